@@ -1,0 +1,60 @@
+//! Linux isolation: layers, namespaces, cgroups, network, freeze. One machine, no HTTP, no database.
+//!
+//! An [`Engine`] owns the data directory's file systems and the machine's sandbox cgroups. It boots a [`Machine`] from a
+//! [`Boot`] and gives back a handle; what must survive a restart of the server is the [`Instance`], from which
+//! [`Engine::adopt`] finds the machine again.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where the engine keeps things and what it may use.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Durable state, mode 0700: the pool image, layers.
+    pub data: PathBuf,
+    /// Sockets of running sandboxes; may vanish with a reboot. Short, because a socket path holds 107 bytes.
+    pub runtime: PathBuf,
+    /// The static guest executable that becomes process 1 of every sandbox.
+    pub guest: &'static [u8],
+    /// Apparent size of the sparse pool image when the data directory itself is not btrfs.
+    pub pool_bytes: u64,
+    /// What sandboxes may reach.
+    pub egress: net::EgressConfig,
+}
+
+/// What one sandbox may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub cpu_count: u32,
+    pub memory_mb: u32,
+    pub disk_mb: u32,
+    pub pids: u32,
+}
+
+/// One start of a sandbox.
+#[derive(Debug, Clone)]
+pub struct Boot {
+    /// The sandbox's name: lower-case letters and digits. Its files are kept under this name across boots.
+    pub name: String,
+    /// Read-only layers beneath the sandbox's own, newest first; see [`Engine::base_template`].
+    pub template: rootfs::Template,
+    pub limits: Limits,
+    /// Off: the sandbox has loopback only.
+    pub internet: bool,
+    /// What `/proc/sys/kernel/random/boot_id` shows.
+    pub boot_id: String,
+    pub hostname: String,
+    /// Handed to the guest on descriptor 4; the engine does not read it.
+    pub guest_config: Vec<u8>,
+}
+
+/// Enough to find a running machine again, and to know that it is the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Instance {
+    /// Process 1 of the sandbox, as the host numbers it.
+    pub pid: u32,
+    /// Start time of that process in clock ticks since boot (field 22 of `/proc/PID/stat`); a reused pid differs.
+    pub start_time: u64,
+}
