@@ -1,1 +1,7 @@
-//! Being written.
+//! What travels between E2B clients, servers and sandboxes. Types mirror the wire and have no behaviour beyond it.
+
+pub mod envd;
+pub mod guest;
+pub mod headers;
+pub mod rpc;
+pub mod signature;
