@@ -1,0 +1,194 @@
+//! Configuration: file, then `SANDBAR_*` variables, then flags; the later wins. Nothing below the program reads the
+//! environment. An unknown key is an error that names it.
+
+use anyhow::{Context, bail};
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// What a configuration file may say. `sandbar up --help` shows an example.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    /// Address of the one listener.
+    pub listen: SocketAddr,
+    /// Where everything durable lives.
+    pub data: PathBuf,
+    /// The key clients must send; absent: made once and kept in the data directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<String>,
+    /// Offer what Sandbar adds to E2B.
+    pub extensions: bool,
+    /// End all sandboxes when the server stops.
+    pub ephemeral: bool,
+    /// What a sandbox gets and how many there may be.
+    pub sandboxes: node::SandboxesConfig,
+    /// What sandboxes may reach beyond the public internet.
+    pub egress: EgressConfig,
+}
+
+/// Private networks that sandboxes may reach all the same.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct EgressConfig {
+    /// Address ranges, for example `10.1.0.0/16`.
+    pub allow_ranges: Vec<String>,
+    /// Host names, for example `registry.corp.example` or `*.corp.example`.
+    pub allow_names: Vec<String>,
+    /// Name servers to ask instead of those in the host's `/etc/resolv.conf`.
+    pub nameservers: Vec<String>,
+}
+
+impl EgressConfig {
+    /// The engine's form of it; a value that does not parse is named.
+    pub(crate) fn to_engine(&self) -> anyhow::Result<engine::net::EgressConfig> {
+        let allow_ranges = self
+            .allow_ranges
+            .iter()
+            .map(|text| text.parse().map_err(|error| anyhow::anyhow!("egress.allow_ranges: `{text}`: {error}")))
+            .collect::<anyhow::Result<_>>()?;
+        let nameservers = self.nameservers.iter().map(|text| nameserver(text)).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(engine::net::EgressConfig {
+            allow_ranges,
+            allow_names: self.allow_names.clone(),
+            nameservers: (!nameservers.is_empty()).then_some(nameservers),
+        })
+    }
+}
+
+fn nameserver(text: &str) -> anyhow::Result<SocketAddr> {
+    const DNS_PORT: u16 = 53;
+    text.parse::<SocketAddr>()
+        .or_else(|_| text.parse().map(|address| SocketAddr::new(address, DNS_PORT)))
+        .with_context(|| format!("egress.nameservers: `{text}` is neither an address nor address:port"))
+}
+
+/// Flags that override the file and the environment.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Overrides {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extensions: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ephemeral: Option<bool>,
+}
+
+/// Environment variables with a meaning in the configuration; other `SANDBAR_*` variables belong to other programs.
+const VARIABLES: &[&str] = &["listen", "data", "api_key", "extensions", "ephemeral", "sandboxes", "egress"];
+
+impl Config {
+    /// Reads the configuration. A named `file` must exist; the default one may be absent.
+    pub(crate) fn load(file: Option<&Path>, overrides: &Overrides) -> anyhow::Result<Self> {
+        let file = match file {
+            Some(file) if !file.is_file() => bail!("the configuration file {} does not exist", file.display()),
+            Some(file) => Some(file.to_owned()),
+            None => xdg("XDG_CONFIG_HOME", ".config").map(|base| base.join("sandbar/config.toml")),
+        };
+        let mut figment = Figment::from(Serialized::defaults(Self::defaults()?));
+        if let Some(file) = &file {
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        let environment = Env::prefixed("SANDBAR_")
+            .filter(|key| VARIABLES.iter().any(|known| key.as_str().split("__").next() == Some(known)))
+            .split("__");
+        let config: Self = figment
+            .merge(environment)
+            .merge(Serialized::defaults(overrides))
+            .extract()
+            .map_err(|error| anyhow::anyhow!("configuration: {}", describe(&error)))?;
+        config.egress.to_engine()?;
+        Ok(config)
+    }
+
+    fn defaults() -> anyhow::Result<Self> {
+        let data = xdg("XDG_DATA_HOME", ".local/share")
+            .context("neither XDG_DATA_HOME nor HOME is set; name a data directory with --data")?;
+        Ok(Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 4980)),
+            data: data.join("sandbar"),
+            api_key: None,
+            extensions: true,
+            ephemeral: false,
+            sandboxes: node::SandboxesConfig::default(),
+            egress: EgressConfig::default(),
+        })
+    }
+}
+
+/// One line: which key, what is wrong, in which source.
+fn describe(error: &figment::Error) -> String {
+    let key = error.path.join(".");
+    let source = error
+        .metadata
+        .as_ref()
+        .map(|metadata| match &metadata.source {
+            Some(source) => format!(" ({source})"),
+            None => format!(" ({})", metadata.name),
+        })
+        .unwrap_or_default();
+    match key.as_str() {
+        "" => format!("{}{source}", error.kind),
+        key => format!("`{key}`: {}{source}", error.kind),
+    }
+}
+
+/// A base directory by the XDG rules: the variable when it is absolute, else under the home directory.
+fn xdg(variable: &str, under_home: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    named.or_else(|| std::env::home_dir().map(|home| home.join(under_home)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> anyhow::Result<Config> {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("config.toml");
+        std::fs::write(&file, text).expect("the file is written");
+        Config::load(Some(&file), &Overrides::default())
+    }
+
+    #[track_caller]
+    fn refused(text: &str, expected: &str) {
+        let error = load(text).expect_err("the configuration is wrong").to_string();
+        assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        refused("lisen = \"127.0.0.1:1\"", "lisen");
+        refused("[egress]\nallow_range = []", "allow_range");
+        refused("[sandboxes]\nmemory = 1", "memory");
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_its_key() {
+        refused("listen = \"nowhere\"", "`listen`");
+        refused("[egress]\nallow_ranges = [\"10.0.0.0/99\"]", "10.0.0.0/99");
+        refused("[egress]\nnameservers = [\"one\"]", "`one`");
+    }
+
+    #[test]
+    fn a_named_file_must_exist() {
+        let error = Config::load(Some(Path::new("/nonexistent/sandbar.toml")), &Overrides::default());
+        assert!(error.expect_err("absent").to_string().contains("/nonexistent/sandbar.toml"));
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("config.toml");
+        std::fs::write(&file, "listen = \"127.0.0.1:1\"\nextensions = false").expect("the file is written");
+        let flags = Overrides { listen: Some(SocketAddr::from(([127, 0, 0, 1], 2))), ..Overrides::default() };
+        let config = Config::load(Some(&file), &flags).expect("a good configuration");
+        assert_eq!((config.listen.port(), config.extensions), (2, false));
+    }
+}

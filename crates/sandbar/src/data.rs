@@ -1,0 +1,123 @@
+//! The data directory: who uses it, its key, and the note that tells `sandbar down` where the server is.
+//!
+//! Invariant: whoever holds the lock is the only process that touches the directory's contents.
+
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Who serves from this directory; written once the server is ready.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ServerNote {
+    pub pid: u32,
+    pub url: String,
+}
+
+/// A data directory that this process alone may use.
+pub(crate) struct DataDirectory {
+    path: PathBuf,
+    /// Held, not read: the kernel releases the lock when the process ends, however it ends.
+    _lock: File,
+}
+
+/// Why the directory could not be had.
+pub(crate) enum Busy {
+    /// A server works here; its note, if it is ready already.
+    Served(Option<ServerNote>),
+}
+
+impl DataDirectory {
+    /// Makes the directory (mode 0700) if needed and takes it.
+    pub(crate) fn take(path: &Path) -> anyhow::Result<Result<Self, Busy>> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .with_context(|| format!("cannot make the data directory {}", path.display()))?;
+        // Layers keep set-user-id files of untrusted code: nobody else on the host may reach them.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+            .with_context(|| format!("cannot protect the data directory {}", path.display()))?;
+        let path = path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path.join("lock"))
+            .with_context(|| format!("cannot open the lock in {}", path.display()))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Ok(Self { path, _lock: lock })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(Busy::Served(read_note(&path)))),
+            Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+        }
+    }
+
+    /// Waits until whoever uses the directory lets go of it.
+    pub(crate) fn take_before(path: &Path, deadline: Instant) -> anyhow::Result<Self> {
+        loop {
+            match Self::take(path)? {
+                Ok(directory) => return Ok(directory),
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
+                Err(_) => bail!("the server in {} did not end in time", path.display()),
+            }
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where sockets go: short, and gone after a reboot as they should be.
+    pub(crate) fn runtime(&self) -> PathBuf {
+        let digest = Sha256::digest(self.path.as_os_str().as_encoded_bytes());
+        let short: String = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        PathBuf::from(format!("/run/sandbar-{short}"))
+    }
+
+    /// The key kept in the directory, made at the first call: `e2b_` and 40 hex digits, the form every SDK accepts.
+    pub(crate) fn api_key(&self) -> anyhow::Result<String> {
+        let file = self.path.join("api-key");
+        match fs::read_to_string(&file) {
+            Ok(key) => return Ok(key.trim().to_owned()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+        }
+        let key = format!("e2b_{}", rand::random::<[u8; 20]>().map(|byte| format!("{byte:02x}")).concat());
+        self.write_whole("api-key", key.as_bytes())?;
+        Ok(key)
+    }
+
+    pub(crate) fn write_note(&self, note: &ServerNote) -> anyhow::Result<()> {
+        self.write_whole("server.json", &serde_json::to_vec(note)?)
+    }
+
+    /// Written beside its place and renamed, so that a reader never sees half of it.
+    fn write_whole(&self, name: &str, content: &[u8]) -> anyhow::Result<()> {
+        let draft = self.path.join(format!("{name}.new"));
+        let place = self.path.join(name);
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&draft)?;
+        file.write_all(content)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&draft, &place))
+            .with_context(|| format!("cannot write {}", place.display()))
+    }
+}
+
+impl Drop for DataDirectory {
+    fn drop(&mut self) {
+        // Without a server the note would name a process that is gone; if it stays, the lock still tells the truth.
+        let _ = fs::remove_file(self.path.join("server.json"));
+    }
+}
+
+fn read_note(path: &Path) -> Option<ServerNote> {
+    let mut text = String::new();
+    File::open(path.join("server.json")).ok()?.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}

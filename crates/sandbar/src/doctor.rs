@@ -1,0 +1,68 @@
+//! `sandbar doctor`: what sandboxes need of this machine, what was found, and the exact fix for what is missing.
+
+use crate::config::{Config, Overrides};
+use clap::Args;
+use engine::probe::{Isolation, Report};
+use std::io::{IsTerminal, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Check this machine: what sandboxes need, what was found, and how to get what is missing.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar doctor                     a readable list; exit code 0 when sandboxes can run
+  sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, found, fix}]}")]
+pub(crate) struct Doctor {
+    /// Print JSON for programs
+    #[arg(long)]
+    json: bool,
+    /// The data directory whose disk is checked [default: by XDG rules]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+impl Doctor {
+    pub(crate) fn run(self) -> ExitCode {
+        let overrides = Overrides { data: self.data, ..Overrides::default() };
+        let config = match Config::load(self.config.as_deref(), &overrides) {
+            Ok(config) => config,
+            Err(error) => {
+                eprintln!("sandbar: {error:#}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let report = engine::probe::probe(&config.data);
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report).expect("a report is plain data"));
+        } else {
+            print!("{}", describe(&report, stdout().is_terminal()));
+        }
+        if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// The report as people read it; `colours` only on a terminal.
+pub(crate) fn describe(report: &Report, colours: bool) -> String {
+    let paint = |code: &str, text: &str| if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() };
+    let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for check in &report.checks {
+        let mark = if check.ok { paint("32", "ok     ") } else { paint("31", "missing") };
+        text.push_str(&format!("{mark} {:width$}  {}\n", check.name, check.found));
+        if let Some(fix) = check.fix.as_deref().filter(|_| !check.ok) {
+            text.push_str(&format!("        {:width$}  {} {fix}\n", "", paint("33", "fix:")));
+        }
+    }
+    let verdict = match report.isolation {
+        Isolation::Full => paint("32", "isolation: full"),
+        Isolation::Reduced => paint("33", "isolation: reduced; what is missing is named above"),
+        Isolation::None => paint("31", "isolation: none; sandboxes will not run until the fixes above are made"),
+    };
+    text.push_str(&verdict);
+    text.push('\n');
+    text
+}

@@ -1,0 +1,68 @@
+//! `sandbar down`: ends the server, if one runs, and every sandbox of the data directory.
+
+use crate::config::{Config, Overrides};
+use crate::data::{Busy, DataDirectory};
+use crate::up;
+use anyhow::{Context, bail};
+use clap::Args;
+use node::Closing;
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Longest wait for a server that ends its sandboxes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// End the server and all its sandboxes; their files go with them.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar down
+  sandbar down --data /tmp/try
+
+Paused sandboxes are ended too. To stop only the server and keep the sandboxes, press Ctrl-C in `sandbar up`.")]
+pub(crate) struct Down {
+    /// The data directory of the server to end [default: by XDG rules]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    config: Option<PathBuf>,
+    /// Print JSON for programs
+    #[arg(long)]
+    json: bool,
+}
+
+impl Down {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let overrides = Overrides { data: self.data, ..Overrides::default() };
+        let config = Config::load(self.config.as_deref(), &overrides)?;
+        if !config.data.exists() {
+            bail!("{} does not exist, so there is nothing to end", config.data.display());
+        }
+        let (directory, server) = match DataDirectory::take(&config.data)? {
+            Ok(directory) => (directory, None),
+            Err(Busy::Served(Some(note))) => {
+                let pid = i32::try_from(note.pid).ok().and_then(Pid::from_raw).context("the server's note is damaged")?;
+                kill_process(pid, Signal::USR1).with_context(|| format!("cannot reach process {}", note.pid))?;
+                (DataDirectory::take_before(&config.data, Instant::now() + PATIENCE)?, Some(note.pid))
+            }
+            Err(Busy::Served(None)) => bail!("the server in {} is not ready yet; try again", config.data.display()),
+        };
+        // A server ended its own; what an earlier one left behind is ended here.
+        engine::enter_private_mounts().context("cannot make a mount namespace")?;
+        let left = tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+            let node = up::open_node(&config, &directory).await?;
+            node.close(Closing::End).await.context("cannot end the sandboxes")
+        })?;
+        if self.json {
+            println!("{}", serde_json::json!({ "server": server, "sandboxesLeftByEarlierServers": left }));
+        } else {
+            match server {
+                Some(pid) => println!("ended the server (process {pid}) and its sandboxes"),
+                None => println!("no server was running; ended {left} sandboxes"),
+            }
+        }
+        Ok(())
+    }
+}

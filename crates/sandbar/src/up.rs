@@ -1,0 +1,205 @@
+//! `sandbar up`: one process, one listener. Prints what the SDKs need, then `ready:`, then serves until it is told to stop.
+
+use crate::config::{Config, Overrides};
+use crate::data::{Busy, DataDirectory, ServerNote};
+use crate::doctor;
+use anyhow::{Context, bail};
+use api::ApiConfig;
+use clap::Args;
+use engine::probe::Isolation;
+use node::{Closing, Node};
+use std::io::{IsTerminal, Write, stderr};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Serve sandboxes on this machine to the official E2B SDKs.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar up
+  sandbar up --listen 127.0.0.1:0 --data /tmp/try --ephemeral      a throw-away server on a free port
+  sandbar up --config sandbar.toml
+
+A configuration file (default: $XDG_CONFIG_HOME/sandbar/config.toml), all keys optional:
+  listen = \"127.0.0.1:4980\"
+  data = \"/srv/sandbar\"
+  extensions = true
+  [sandboxes]                       # what a sandbox gets unless the create call says otherwise
+  cpu_count = 2
+  memory_mb = 1024
+  disk_mb = 10240
+  [egress]                          # private networks that sandboxes may reach all the same
+  allow_ranges = [\"10.1.0.0/16\"]
+  allow_names = [\"*.corp.example\"]
+
+Each key is also a variable: SANDBAR_LISTEN, SANDBAR_EGRESS__ALLOW_RANGES='[\"10.1.0.0/16\"]', …
+SANDBAR_LOG sets what is logged (default `info`), for example SANDBAR_LOG=debug.
+
+Stopping the server (Ctrl-C) leaves sandboxes alive until their leases end; the next `sandbar up` finds them again.
+`sandbar down` ends the server and the sandboxes.")]
+pub(crate) struct Up {
+    /// Address of the listener; port 0 takes a free one [default: 127.0.0.1:4980]
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<SocketAddr>,
+    /// Where everything durable lives [default: $XDG_DATA_HOME/sandbar]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The key clients must send [default: made once and kept in the data directory]
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    config: Option<PathBuf>,
+    /// End all sandboxes when the server stops
+    #[arg(long)]
+    ephemeral: bool,
+    /// Serve plain E2B, without what Sandbar adds to it
+    #[arg(long)]
+    no_extensions: bool,
+}
+
+impl Up {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let overrides = Overrides {
+            listen: self.listen,
+            data: self.data,
+            api_key: self.api_key,
+            extensions: self.no_extensions.then_some(false),
+            ephemeral: self.ephemeral.then_some(true),
+        };
+        let config = Config::load(self.config.as_deref(), &overrides)?;
+        start_logging();
+        // Before any thread exists: a mount namespace belongs to the whole process.
+        let report = engine::probe::probe(&config.data);
+        if report.isolation == Isolation::None {
+            eprint!("{}", doctor::describe(&report, stderr().is_terminal()));
+            bail!("sandboxes cannot be isolated on this machine; `sandbar doctor` lists what is missing");
+        }
+        engine::enter_private_mounts().context("cannot make a mount namespace for the server")?;
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the runtime")?
+            .block_on(serve(config))
+    }
+}
+
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SANDBAR_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,sqlx=warn,sea_orm_migration=warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(stderr().is_terminal())
+        .with_target(false)
+        .init();
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let directory = take(&config.data)?;
+    let api_key = match &config.api_key {
+        Some(key) => key.clone(),
+        None => directory.api_key()?,
+    };
+    let listener =
+        TcpListener::bind(config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
+    let address = listener.local_addr()?;
+    let mut stopping = Signals::install()?;
+    let node = open_node(&config, &directory).await?;
+
+    let url = format!("http://{address}");
+    let mut out = std::io::stdout();
+    writeln!(out, "export E2B_API_KEY={api_key}\nexport E2B_API_URL={url}\nexport E2B_SANDBOX_URL={url}")?;
+    writeln!(out, "ready: {url}")?;
+    out.flush()?;
+    directory.write_note(&ServerNote { pid: std::process::id(), url })?;
+
+    let stop = CancellationToken::new();
+    let face = ApiConfig { api_key, domain: domain(address), extensions: config.extensions };
+    let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, stop.clone()));
+    let wanted = stopping.next().await;
+    stop.cancel();
+    serving.await.context("the listener failed")??;
+
+    let closing = if config.ephemeral { Closing::End } else { wanted };
+    let left = node.close(closing).await.context("cannot close the sandboxes")?;
+    match (closing, left) {
+        (Closing::End, ended) => eprintln!("stopped; {ended} sandboxes ended"),
+        (Closing::Keep, 0) => eprintln!("stopped; no sandbox was running"),
+        (Closing::Keep, kept) => eprintln!(
+            "stopped; {kept} sandboxes live on until their leases end. \
+             `sandbar up` finds them again, `sandbar down` ends them"
+        ),
+    }
+    Ok(())
+}
+
+/// Takes the data directory, or says who has it.
+fn take(path: &Path) -> anyhow::Result<DataDirectory> {
+    match DataDirectory::take(path)? {
+        Ok(directory) => Ok(directory),
+        Err(Busy::Served(Some(note))) => bail!(
+            "{} is in use by the server at {} (process {}); `sandbar down` ends it, --data names another directory",
+            path.display(),
+            note.url,
+            note.pid
+        ),
+        Err(Busy::Served(None)) => bail!("{} is in use by a server that is just starting or stopping", path.display()),
+    }
+}
+
+/// Opens the machine's sandboxes: adopts the living, cleans up after the dead.
+pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> anyhow::Result<Arc<Node>> {
+    let engine = engine::EngineConfig {
+        data: directory.path().to_owned(),
+        runtime: directory.runtime(),
+        guest: node::guest_image(),
+        pool_bytes: engine::pool::default_image_bytes(directory.path())?,
+        egress: config.egress.to_engine()?,
+    };
+    let engine = engine::Engine::open(engine).await.context("cannot open the engine")?;
+    let node = Node::open(directory.path(), Arc::new(node::LocalEngine::new(engine)), config.sandboxes.clone())
+        .await
+        .context("cannot open the sandboxes' records")?;
+    Ok(node)
+}
+
+/// What `get_host(port)` of the SDKs appends: browsers resolve every name under `localhost` to this machine.
+fn domain(address: SocketAddr) -> String {
+    if address.ip().is_loopback() || address.ip().is_unspecified() {
+        format!("localhost:{}", address.port())
+    } else {
+        address.to_string()
+    }
+}
+
+/// The signals that stop the server, and what each wants done with the sandboxes.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    end: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn install() -> anyhow::Result<Self> {
+        let on = |kind| signal(kind).context("cannot watch for signals");
+        Ok(Self {
+            interrupt: on(SignalKind::interrupt())?,
+            terminate: on(SignalKind::terminate())?,
+            end: on(SignalKind::user_defined1())?,
+        })
+    }
+
+    async fn next(&mut self) -> Closing {
+        tokio::select! {
+            _ = self.interrupt.recv() => Closing::Keep,
+            _ = self.terminate.recv() => Closing::Keep,
+            // Sent by `sandbar down`.
+            _ = self.end.recv() => Closing::End,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! One sandbox through the edge: commands, files, raw requests.
+
+use super::http::{self, Reply, Streaming};
+use serde_json::{Value, json};
+
+#[derive(Clone)]
+pub struct Sandbox {
+    address: String,
+    pub id: String,
+    pub token: String,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    pub stdout: String,
+    pub stderr: String,
+    /// What the process ended with; 128 + the signal's meaning is the shell's business, -1 stands for a signal.
+    pub exit: i64,
+}
+
+impl Output {
+    pub fn ok(&self) -> bool {
+        self.exit == 0
+    }
+}
+
+/// A command whose output is still coming.
+pub struct Running {
+    stream: Streaming,
+    pending: Vec<u8>,
+}
+
+impl Sandbox {
+    pub fn new(address: &str, id: String, token: String) -> Self {
+        Self { address: address.to_owned(), id, token }
+    }
+
+    /// The same sandbox behind a server that was started again.
+    pub fn at(&self, address: &str) -> Self {
+        Self { address: address.to_owned(), ..self.clone() }
+    }
+
+    pub fn try_request(
+        &self,
+        port: u16,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<Streaming> {
+        let port = port.to_string();
+        let mut all = vec![("E2b-Sandbox-Id", self.id.as_str()), ("E2b-Sandbox-Port", port.as_str())];
+        if port == "49983" {
+            all.push(("X-Access-Token", self.token.as_str()));
+        }
+        all.extend_from_slice(headers);
+        http::start(&self.address, method, target, &all, body)
+    }
+
+    #[track_caller]
+    pub fn request(&self, port: u16, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        self.try_request(port, method, target, headers, body)
+            .and_then(Streaming::finish)
+            .unwrap_or_else(|error| panic!("{method} {target} on port {port}: {error}"))
+    }
+
+    pub fn healthy(&self) -> bool {
+        self.request(49983, "GET", "/health", &[], b"").status == 204
+    }
+
+    #[track_caller]
+    pub fn run(&self, command: &str) -> Output {
+        self.run_as("user", command)
+    }
+
+    #[track_caller]
+    pub fn run_as(&self, user: &str, command: &str) -> Output {
+        self.start_as(user, command).wait()
+    }
+
+    /// Runs and demands exit 0.
+    #[track_caller]
+    pub fn must(&self, user: &str, command: &str) -> String {
+        let output = self.run_as(user, command);
+        assert!(output.ok(), "{command}: {output:?}");
+        output.stdout
+    }
+
+    #[track_caller]
+    pub fn start_as(&self, user: &str, command: &str) -> Running {
+        self.try_start_as(user, command).unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    pub fn try_start_as(&self, user: &str, command: &str) -> std::io::Result<Running> {
+        let message = json!({
+            "process": { "cmd": "/bin/bash", "args": ["-l", "-c", command] },
+            "stdin": false,
+        })
+        .to_string();
+        let mut body = vec![0];
+        body.extend_from_slice(&u32::try_from(message.len()).expect("a short message").to_be_bytes());
+        body.extend_from_slice(message.as_bytes());
+        let user = format!("Basic {}", base64(format!("{user}:").as_bytes()));
+        let headers = [
+            ("Content-Type", "application/connect+json"),
+            ("Connect-Protocol-Version", "1"),
+            ("Authorization", user.as_str()),
+        ];
+        let stream = self.try_request(49983, "POST", "/process.Process/Start", &headers, &body)?;
+        if stream.status != 200 {
+            let reply = stream.finish()?;
+            return Err(std::io::Error::other(format!("{} {}", reply.status, reply.text())));
+        }
+        Ok(Running { stream, pending: Vec::new() })
+    }
+
+    #[track_caller]
+    pub fn write(&self, path: &str, content: &[u8]) -> Reply {
+        let target = format!("/files?path={path}");
+        self.request(49983, "POST", &target, &[("Content-Type", "application/octet-stream")], content)
+    }
+
+    #[track_caller]
+    pub fn read(&self, path: &str) -> Reply {
+        self.request(49983, "GET", &format!("/files?path={path}"), &[], b"")
+    }
+
+    /// A unary call of the guest.
+    #[track_caller]
+    pub fn unary(&self, method: &str, message: &Value) -> Reply {
+        let target = format!("/{method}");
+        self.request(49983, "POST", &target, &[("Content-Type", "application/json")], message.to_string().as_bytes())
+    }
+}
+
+impl Running {
+    /// The next event, or `None` at the end of the stream.
+    pub fn next_event(&mut self) -> std::io::Result<Option<Value>> {
+        loop {
+            if self.pending.len() >= 5 {
+                let length = u32::from_be_bytes(self.pending[1..5].try_into().expect("four bytes")) as usize;
+                if self.pending.len() >= 5 + length {
+                    let last = self.pending[0] & 2 != 0;
+                    let message: Value = serde_json::from_slice(&self.pending[5..5 + length])?;
+                    self.pending.drain(..5 + length);
+                    if last {
+                        return match message.get("error") {
+                            Some(error) => Err(std::io::Error::other(error.to_string())),
+                            None => Ok(None),
+                        };
+                    }
+                    return Ok(Some(message["event"].clone()));
+                }
+            }
+            match self.stream.next()? {
+                Some(piece) => self.pending.extend_from_slice(&piece),
+                None => return Err(std::io::Error::other("the stream ended without its end-of-stream message")),
+            }
+        }
+    }
+
+    /// The process's number inside the sandbox; consumes the start event.
+    #[track_caller]
+    pub fn pid(&mut self) -> u64 {
+        let event = self.next_event().expect("the stream is open").expect("an event comes");
+        event["start"]["pid"].as_u64().unwrap_or_else(|| panic!("not a start event: {event}"))
+    }
+
+    #[track_caller]
+    pub fn wait(mut self) -> Output {
+        self.collect().unwrap_or_else(|error| panic!("the command's stream broke: {error}"))
+    }
+
+    /// Everything up to the end, or how the stream broke.
+    pub fn collect(&mut self) -> std::io::Result<Output> {
+        let (mut stdout, mut stderr, mut exit) = (Vec::new(), Vec::new(), None);
+        while let Some(event) = self.next_event()? {
+            if let Some(data) = event["data"]["stdout"].as_str() {
+                stdout.extend(unbase64(data));
+            }
+            if let Some(data) = event["data"]["stderr"].as_str() {
+                stderr.extend(unbase64(data));
+            }
+            if let Some(end) = event.get("end") {
+                exit = Some(end["exitCode"].as_i64().unwrap_or(0));
+            }
+        }
+        let exit = exit.ok_or_else(|| std::io::Error::other("no end event"))?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Output { stdout: text(stdout), stderr: text(stderr), exit })
+    }
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+fn base64(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for group in bytes.chunks(3) {
+        let word = group.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+        for place in 0..4 {
+            let index = (word >> (18 - 6 * place)) & 63;
+            text.push(if place <= group.len() { ALPHABET[index as usize] as char } else { '=' });
+        }
+    }
+    text
+}
+
+fn unbase64(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| ALPHABET.iter().position(|known| *known == byte);
+    let mut bytes = Vec::new();
+    let (mut word, mut bits) = (0u32, 0);
+    for value in text.bytes().map_while(digit) {
+        word = word << 6 | u32::try_from(value).expect("below 64");
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((word >> bits) as u8);
+        }
+    }
+    bytes
+}
