@@ -4,6 +4,8 @@
 //! [`Boot`] and gives back a handle; what must survive a restart of the server is the [`Instance`], from which
 //! [`Engine::adopt`] finds the machine again.
 
+pub mod cgroup;
+
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,358 @@
+//! One sandbox's cgroup: a directory in each tree that holds one of its controllers.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::{CgroupError, Controller, files};
+use crate::Limits;
+
+/// A freeze takes 0.2 ms; a process in an uninterruptible wait (a dead disk, say) can hold it up without end.
+const FREEZE_LIMIT: Duration = Duration::from_secs(5);
+/// Killing a fork bomb at its limit of processes takes well under a second.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// Between the last exit and the moment the kernel lets the directory go.
+const REMOVE_LIMIT: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_millis(1);
+/// The scheduler hands out processor time in slices of this length.
+const CPU_PERIOD_USEC: u64 = 100_000;
+
+/// Which tree a controller is in, and the directory there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    V1(PathBuf),
+    V2(PathBuf),
+}
+
+impl Place {
+    fn path(&self) -> &Path {
+        let (Self::V1(path) | Self::V2(path)) = self;
+        path
+    }
+
+    fn below(&self, name: &str) -> Self {
+        match self {
+            Self::V1(path) => Self::V1(path.join(name)),
+            Self::V2(path) => Self::V2(path.join(name)),
+        }
+    }
+}
+
+/// A group's directory for each purpose; several may be the same.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    pub(super) memory: Place,
+    pub(super) cpu: Place,
+    pub(super) pids: Place,
+    /// Freezes, kills and counts processor time where it exists.
+    pub(super) unified: Option<PathBuf>,
+    /// Stand in for `unified`; present if that is absent.
+    pub(super) freezer: Option<PathBuf>,
+    pub(super) cpuacct: Option<PathBuf>,
+}
+
+impl Places {
+    pub(super) fn below(&self, name: &str) -> Self {
+        let join = |path: &Option<PathBuf>| path.as_ref().map(|path| path.join(name));
+        Self {
+            memory: self.memory.below(name),
+            cpu: self.cpu.below(name),
+            pids: self.pids.below(name),
+            unified: join(&self.unified),
+            freezer: join(&self.freezer),
+            cpuacct: join(&self.cpuacct),
+        }
+    }
+
+    /// Each directory once, the cgroup2 one first: it is the one that can be killed and frozen as a whole.
+    pub(super) fn directories(&self) -> Vec<&Path> {
+        let mut all: Vec<&Path> = Vec::with_capacity(6);
+        let optional = [&self.unified, &self.freezer, &self.cpuacct].into_iter().flatten().map(PathBuf::as_path);
+        for path in optional.chain([self.memory.path(), self.cpu.path(), self.pids.path()]) {
+            if !all.contains(&path) {
+                all.push(path);
+            }
+        }
+        all
+    }
+
+    /// The controllers that are in the cgroup2 tree.
+    pub(super) fn unified_controllers(&self) -> Vec<Controller> {
+        [(Controller::Memory, &self.memory), (Controller::Cpu, &self.cpu), (Controller::Pids, &self.pids)]
+            .into_iter()
+            .filter(|(_, place)| matches!(place, Place::V2(_)))
+            .map(|(controller, _)| controller)
+            .collect()
+    }
+
+    /// The cgroup2 directory, if it has controllers to hand down.
+    pub(super) fn unified_with_controllers(&self) -> Option<&Path> {
+        if self.unified_controllers().is_empty() { None } else { self.unified.as_deref() }
+    }
+}
+
+/// What a cgroup's processes use together, now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CgroupUsage {
+    /// Processor time since the cgroup was made.
+    pub cpu_usec: u64,
+    /// Memory that could not be taken back without harm: all that is charged but the file cache.
+    pub memory_used: u64,
+    /// File cache, which the kernel drops when memory is short.
+    pub memory_cache: u64,
+    pub memory_limit: u64,
+    pub pids: u64,
+}
+
+/// Handle to one sandbox's cgroup. Dropping it changes nothing; [`Cgroup::remove`] does.
+#[derive(Debug, Clone)]
+pub struct Cgroup {
+    name: String,
+    places: Places,
+}
+
+impl Cgroup {
+    pub(super) fn new(name: String, places: Places) -> Self {
+        Self { name, places }
+    }
+
+    pub(super) fn places(&self) -> &Places {
+        &self.places
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Files into each of which a process number must be written to bring that process (or `0`: the writer) in.
+    pub fn procs_files(&self) -> Vec<PathBuf> {
+        self.places.directories().iter().map(|directory| directory.join("cgroup.procs")).collect()
+    }
+
+    /// The cgroup2 directory, if there is one, as `clone3` with `CLONE_INTO_CGROUP` wants it.
+    pub fn unified(&self) -> Option<&Path> {
+        self.places.unified.as_deref()
+    }
+
+    /// Moves process `pid` with all its threads in.
+    pub fn add(&self, pid: u32) -> Result<(), CgroupError> {
+        self.procs_files().iter().try_for_each(|file| files::write(file, &pid.to_string()))
+    }
+
+    pub(super) fn set_limits(&self, limits: &Limits) -> Result<(), CgroupError> {
+        let memory = (u64::from(limits.memory_mb) << 20).to_string();
+        match &self.places.memory {
+            Place::V1(path) => {
+                files::write(&path.join("memory.limit_in_bytes"), &memory)?;
+                // Memory and swap together, so that the limit is not doubled by swapping; absent without swap accounting.
+                files::write_if_present(&path.join("memory.memsw.limit_in_bytes"), &memory)?;
+            }
+            Place::V2(path) => {
+                files::write(&path.join("memory.max"), &memory)?;
+                files::write_if_present(&path.join("memory.swap.max"), "0")?;
+                // The one greedy process dies, not the whole sandbox.
+                files::write_if_present(&path.join("memory.oom.group"), "0")?;
+            }
+        }
+        let quota = u64::from(limits.cpu_count) * CPU_PERIOD_USEC;
+        match &self.places.cpu {
+            Place::V1(path) => {
+                files::write(&path.join("cpu.cfs_period_us"), &CPU_PERIOD_USEC.to_string())?;
+                files::write(&path.join("cpu.cfs_quota_us"), &quota.to_string())?;
+            }
+            Place::V2(path) => files::write(&path.join("cpu.max"), &format!("{quota} {CPU_PERIOD_USEC}"))?,
+        }
+        files::write(&self.places.pids.path().join("pids.max"), &limits.pids.to_string())
+    }
+
+    /// Stops every process where it is and returns when all have stopped.
+    /// # Errors
+    /// [`CgroupError::Timeout`] when one could not be stopped in time; then all run again.
+    pub fn freeze(&self) -> Result<(), CgroupError> {
+        let (file, state) = self.freezer_files();
+        files::write(&file, self.freezer_word(true))?;
+        let stopped = files::wait_for(&state, FREEZE_LIMIT, |text| self.reads_frozen(text))
+            .map_err(CgroupError::io(format!("read {}", state.display())))?;
+        if stopped {
+            return Ok(());
+        }
+        self.thaw()?;
+        Err(CgroupError::Timeout { name: self.name.clone(), what: "freezing" })
+    }
+
+    /// Lets every process go on.
+    pub fn thaw(&self) -> Result<(), CgroupError> {
+        files::write(&self.freezer_files().0, self.freezer_word(false))
+    }
+
+    pub fn is_frozen(&self) -> Result<bool, CgroupError> {
+        Ok(self.reads_frozen(&files::read(&self.freezer_files().1)?))
+    }
+
+    /// The file that orders a freeze and the file that tells whether it has happened.
+    fn freezer_files(&self) -> (PathBuf, PathBuf) {
+        match (&self.places.unified, &self.places.freezer) {
+            (Some(path), _) => (path.join("cgroup.freeze"), path.join("cgroup.events")),
+            (None, Some(path)) => (path.join("freezer.state"), path.join("freezer.state")),
+            (None, None) => unreachable!("Places::choose demands one of the two"),
+        }
+    }
+
+    fn freezer_word(&self, frozen: bool) -> &'static str {
+        match (self.places.unified.is_some(), frozen) {
+            (true, true) => "1",
+            (true, false) => "0",
+            (false, true) => "FROZEN",
+            (false, false) => "THAWED",
+        }
+    }
+
+    fn reads_frozen(&self, text: &str) -> bool {
+        if self.places.unified.is_some() { files::value_of(text, "frozen") == 1 } else { text.trim() == "FROZEN" }
+    }
+
+    /// Every process in any of the group's directories.
+    pub fn pids(&self) -> Result<Vec<u32>, CgroupError> {
+        let mut all = BTreeSet::new();
+        for file in self.procs_files() {
+            match fs::read_to_string(&file) {
+                Ok(text) => {
+                    all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0))
+                }
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(CgroupError::io(format!("read {}", file.display()))(error)),
+            }
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    /// Ends every process, frozen or not, and returns when none is left. Absent or empty groups succeed.
+    pub fn kill_all(&self) -> Result<(), CgroupError> {
+        let deadline = Instant::now() + KILL_LIMIT;
+        loop {
+            if self.pids()?.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(CgroupError::Timeout { name: self.name.clone(), what: "the end of all processes" });
+            }
+            self.kill_once()?;
+            if let Some(path) = &self.places.unified {
+                // Woken by the kernel at the last exit; the outer loop looks at the other trees.
+                match files::wait_for(&path.join("cgroup.events"), Duration::from_millis(100), |text| {
+                    files::value_of(text, "populated") == 0
+                }) {
+                    Err(error) if !is_gone(&error) => {
+                        return Err(CgroupError::io(format!("watch {}", path.display()))(error));
+                    }
+                    _ => {}
+                }
+            }
+            if !self.pids()?.is_empty() {
+                thread::sleep(RETRY);
+            }
+        }
+    }
+
+    fn kill_once(&self) -> Result<(), CgroupError> {
+        if let Some(path) = &self.places.unified {
+            // Atomic against fork, and works on frozen processes.
+            files::write_if_present(&path.join("cgroup.kill"), "1")?;
+        } else {
+            // Frozen processes cannot fork away while they are counted; the kill takes effect at the thaw.
+            let file = self.freezer_files().0;
+            files::write_if_present(&file, self.freezer_word(true))?;
+        }
+        // Also those in only some of the trees, left by a launcher that died half-way.
+        for pid in self.pids()? {
+            self.kill_member(pid)?;
+        }
+        if self.places.unified.is_none() {
+            files::write_if_present(&self.freezer_files().0, self.freezer_word(false))?;
+        }
+        Ok(())
+    }
+
+    /// Kills process `pid` if it is still in this group once its identity is held fast: numbers are reused.
+    fn kill_member(&self, pid: u32) -> Result<(), CgroupError> {
+        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
+        let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { return Ok(()) };
+        if !self.pids()?.contains(&pid) {
+            return Ok(());
+        }
+        match pidfd_send_signal(handle, Signal::KILL) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(CgroupError::io(format!("kill process {pid} of cgroup {}", self.name))(error.into())),
+        }
+    }
+
+    /// What the group's processes use together.
+    pub fn usage(&self) -> Result<CgroupUsage, CgroupError> {
+        let [used, limit, cache, shared] = match self.places.memory {
+            Place::V1(_) => ["memory.usage_in_bytes", "memory.limit_in_bytes", "total_cache", "total_shmem"],
+            Place::V2(_) => ["memory.current", "memory.max", "file", "shmem"],
+        };
+        let memory = self.places.memory.path();
+        let stat = files::read(&memory.join("memory.stat"))?;
+        let used = files::read_number(&memory.join(used))?;
+        // Shared memory is counted among the file cache, but nothing can take it back.
+        let memory_cache = files::value_of(&stat, cache).saturating_sub(files::value_of(&stat, shared)).min(used);
+        Ok(CgroupUsage {
+            cpu_usec: self.cpu_usec()?,
+            memory_used: used - memory_cache,
+            memory_cache,
+            memory_limit: files::read_number(&memory.join(limit))?,
+            pids: files::read_number(&self.places.pids.path().join("pids.current"))?,
+        })
+    }
+
+    fn cpu_usec(&self) -> Result<u64, CgroupError> {
+        match (&self.places.unified, &self.places.cpuacct) {
+            (Some(path), _) => Ok(files::value_of(&files::read(&path.join("cpu.stat"))?, "usage_usec")),
+            (None, Some(path)) => Ok(files::read_number(&path.join("cpuacct.usage"))? / 1000),
+            (None, None) => unreachable!("Places::choose demands one of the two"),
+        }
+    }
+
+    /// How many processes the kernel killed because the group was out of memory.
+    pub fn oom_kills(&self) -> Result<u64, CgroupError> {
+        let file = match &self.places.memory {
+            Place::V1(path) => path.join("memory.oom_control"),
+            Place::V2(path) => path.join("memory.events"),
+        };
+        Ok(files::value_of(&files::read(&file)?, "oom_kill"))
+    }
+
+    /// Removes the group, which must have no processes; absent is fine.
+    /// # Errors
+    /// [`CgroupError::Timeout`] when a directory stays busy.
+    pub fn remove(&self) -> Result<(), CgroupError> {
+        let deadline = Instant::now() + REMOVE_LIMIT;
+        for directory in self.places.directories() {
+            loop {
+                match fs::remove_dir(directory) {
+                    Ok(()) => break,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                        if Instant::now() >= deadline {
+                            return Err(CgroupError::Timeout { name: self.name.clone(), what: "removal" });
+                        }
+                        thread::sleep(RETRY);
+                    }
+                    Err(error) => return Err(CgroupError::io(format!("remove cgroup {}", directory.display()))(error)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The group's directory vanished: ENOENT before the file is opened, ENODEV after.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}

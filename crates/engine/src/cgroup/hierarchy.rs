@@ -1,0 +1,207 @@
+//! The server's own group at the root of the cgroup trees, and the sandboxes' groups below it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::group::{Place, Places};
+use super::mounts::controllers_in;
+use super::{Cgroup, CgroupError, Controller, Mounts, files};
+use crate::Limits;
+
+/// The server's group in every tree that a sandbox's limits need.
+#[derive(Debug, Clone)]
+pub struct Hierarchy {
+    places: Places,
+}
+
+/// Controllers without which a sandbox would have no limits.
+const REQUIRED: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
+
+impl Hierarchy {
+    /// Makes or finds the group `group` at the root of this machine's trees.
+    /// # Errors
+    /// [`CgroupError::Unsupported`] when a controller is missing, with what to do about it.
+    pub fn open(group: &str) -> Result<Self, CgroupError> {
+        let mounts = Mounts::detect().map_err(CgroupError::io("read /proc/self/mountinfo"))?;
+        Self::with_mounts(group, &mounts)
+    }
+
+    /// As [`Hierarchy::open`] with the trees given: a part of the machine's, or a stand-in.
+    pub fn with_mounts(group: &str, mounts: &Mounts) -> Result<Self, CgroupError> {
+        check_name(group)?;
+        let places = Places::choose(mounts)?.below(group);
+        for directory in places.directories() {
+            match fs::create_dir(directory) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(CgroupError::io(format!("make cgroup {}", directory.display()))(error));
+                }
+                _ => {}
+            }
+        }
+        if let (Some(root), Some(own)) = (&mounts.unified, places.unified_with_controllers()) {
+            let wanted = places.unified_controllers();
+            hand_down(root, &wanted)?;
+            hand_down(own, &wanted)?;
+        }
+        Ok(Self { places })
+    }
+
+    /// Makes the cgroup of sandbox `name` with its limits. One that is left over without processes is taken over.
+    /// # Errors
+    /// [`CgroupError::Exists`] when a cgroup of that name has processes.
+    pub fn create(&self, name: &str, limits: &Limits) -> Result<Cgroup, CgroupError> {
+        check_name(name)?;
+        let group = Cgroup::new(name.to_owned(), self.places.below(name));
+        self.prepare(&group, limits).inspect_err(|error| {
+            // Half a cgroup limits nothing; what cannot be removed now is found by the next sweep.
+            if !matches!(error, CgroupError::Exists(_)) {
+                let _ = group.remove();
+            }
+        })?;
+        Ok(group)
+    }
+
+    fn prepare(&self, group: &Cgroup, limits: &Limits) -> Result<(), CgroupError> {
+        for directory in group.places().directories() {
+            make_fresh(group.name(), directory)?;
+        }
+        group.set_limits(limits)?;
+        // One taken over may have been left frozen.
+        group.thaw()
+    }
+
+    /// The cgroup of sandbox `name`, if any part of it exists.
+    pub fn open_existing(&self, name: &str) -> Option<Cgroup> {
+        check_name(name).ok()?;
+        let group = Cgroup::new(name.to_owned(), self.places.below(name));
+        group.places().directories().iter().any(|directory| directory.is_dir()).then_some(group)
+    }
+
+    /// Names of all sandboxes of which a cgroup exists in any tree.
+    pub fn list(&self) -> Vec<String> {
+        let mut names = BTreeSet::new();
+        for directory in self.places.directories() {
+            let Ok(entries) = fs::read_dir(directory) else { continue };
+            let groups = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            names.extend(groups.filter_map(|entry| entry.file_name().into_string().ok()));
+        }
+        names.into_iter().collect()
+    }
+
+    /// Removes the server's own group where no sandbox is left in it; says whether all of it is gone.
+    pub fn remove_root_if_empty(&self) -> bool {
+        let mut gone = true;
+        for directory in self.places.directories() {
+            match fs::remove_dir(directory) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => gone = false,
+                _ => {}
+            }
+        }
+        gone
+    }
+}
+
+/// A directory of its own, so that counters start at zero; an old one that will not go yet but is empty serves as well.
+fn make_fresh(name: &str, directory: &Path) -> Result<(), CgroupError> {
+    let failed = |error| CgroupError::io(format!("make cgroup {}", directory.display()))(error);
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other.map_err(failed),
+    }
+    if fs::remove_dir(directory).is_ok() {
+        return fs::create_dir(directory).map_err(failed);
+    }
+    if files::read(&directory.join("cgroup.procs"))?.trim().is_empty() {
+        return Ok(());
+    }
+    Err(CgroupError::Exists(name.to_owned()))
+}
+
+/// Lets the children of the cgroup2 group `directory` use `controllers`.
+fn hand_down(directory: &Path, controllers: &[Controller]) -> Result<(), CgroupError> {
+    let file = directory.join("cgroup.subtree_control");
+    let given = controllers_in(&file);
+    let missing = controllers.iter().filter(|controller| !given.contains(controller));
+    let order = missing.map(|controller| format!("+{controller}")).collect::<Vec<_>>().join(" ");
+    if order.is_empty() {
+        return Ok(());
+    }
+    files::write_raw(&file, &order).map_err(|source| match source.raw_os_error() {
+        // The kernel hands controllers down only from groups without processes of their own, the true root excepted.
+        Some(libc::EBUSY) => CgroupError::Unsupported {
+            what: format!("{} has processes of its own and cannot hand down its controllers", directory.display()),
+            fix: "run outside the container, or start it with the host's cgroup namespace (docker run --cgroupns=host)"
+                .into(),
+        },
+        _ => CgroupError::io(format!("write {order:?} to {}", file.display()))(source),
+    })
+}
+
+fn check_name(name: &str) -> Result<(), CgroupError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    // No dot, so that a name can neither climb nor collide with the kernel's own files such as `cgroup.procs`.
+    if !name.is_empty() && name.len() <= 200 && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(CgroupError::InvalidName(name.to_owned()))
+}
+
+impl Places {
+    /// Picks a tree for each controller: v1 where it is mounted there, else cgroup2.
+    fn choose(mounts: &Mounts) -> Result<Self, CgroupError> {
+        let v2 = mounts.unified_controllers();
+        let pick = |controller: Controller| -> Option<Place> {
+            match (mounts.v1.get(&controller), &mounts.unified) {
+                (Some(path), _) => Some(Place::V1(path.clone())),
+                (None, Some(root)) if v2.contains(&controller) => Some(Place::V2(root.clone())),
+                _ => None,
+            }
+        };
+        let require = |controller: Controller| {
+            pick(controller).ok_or_else(|| CgroupError::Unsupported {
+                what: format!("no tree offers the {controller} controller"),
+                fix: missing_controller(controller),
+            })
+        };
+        let [memory, cpu, pids] = REQUIRED.map(require);
+        let freezer = mounts.v1.get(&Controller::Freezer).cloned();
+        let cpuacct = mounts.v1.get(&Controller::Cpuacct).cloned();
+        if mounts.unified.is_none() && (freezer.is_none() || cpuacct.is_none()) {
+            return Err(CgroupError::Unsupported {
+                what: "nothing can freeze or count processor time".into(),
+                fix: MOUNT_UNIFIED.into(),
+            });
+        }
+        // Where a cgroup2 tree exists it freezes, kills and counts time, so the v1 trees for that are left alone.
+        let without_unified = |path: Option<PathBuf>| if mounts.unified.is_some() { None } else { path };
+        Ok(Self {
+            memory: memory?,
+            cpu: cpu?,
+            pids: pids?,
+            unified: mounts.unified.clone(),
+            freezer: without_unified(freezer),
+            cpuacct: without_unified(cpuacct),
+        })
+    }
+}
+
+pub(crate) const MOUNT_UNIFIED: &str =
+    "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified";
+
+/// What brings a controller that no tree offers; `/proc/cgroups` tells a disabled one from one that is not mounted.
+pub(crate) fn missing_controller(controller: Controller) -> String {
+    let table = fs::read_to_string("/proc/cgroups").unwrap_or_default();
+    let enabled = table.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some(controller.name())).then(|| words.nth(2) == Some("1"))
+    });
+    match enabled {
+        Some(false) => format!("boot with the kernel parameter cgroup_enable={controller}"),
+        Some(true) => format!(
+            "mkdir -p /sys/fs/cgroup/{controller} && mount -t cgroup -o {controller} cgroup /sys/fs/cgroup/{controller}"
+        ),
+        None => format!("use a kernel that is built with the {controller} cgroup controller"),
+    }
+}

@@ -1,0 +1,39 @@
+//! Limits, accounting, freezing and ending of a sandbox's processes, on cgroup v1, v2 and the mixture of both.
+//!
+//! A [`Hierarchy`] is the server's own group at the root of every tree it needs; each sandbox is one [`Cgroup`] below it.
+//! Invariant: every directory of a sandbox's cgroup holds the same processes. The controllers may live in different trees
+//! (v1) or in one (v2); freezing and killing go through the cgroup2 tree wherever one is mounted, even without controllers.
+
+mod files;
+mod group;
+mod hierarchy;
+mod mounts;
+
+use std::io;
+
+pub use group::{Cgroup, CgroupUsage};
+pub use hierarchy::Hierarchy;
+pub use mounts::{Controller, Mounts};
+
+/// Why a cgroup could not be made or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// The machine lacks something; `fix` is the command or setting that brings it.
+    #[error("cgroups cannot be used: {what}; {fix}")]
+    Unsupported { what: String, fix: String },
+    #[error("{0:?} cannot be the name of a cgroup")]
+    InvalidName(String),
+    #[error("cgroup {0} already exists and has processes")]
+    Exists(String),
+    #[error("cgroup {name}: {what} did not happen in time")]
+    Timeout { name: String, what: &'static str },
+    #[error("cannot {what}")]
+    Io { what: String, source: io::Error },
+}
+
+impl CgroupError {
+    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
