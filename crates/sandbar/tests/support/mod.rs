@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub mod http;
+pub mod internet;
 pub mod sandbox;
 pub mod server;
 

@@ -1,6 +1,8 @@
 //! One sandbox through the edge: commands, files, raw requests.
 
 use super::http::{self, Reply, Streaming};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 #[derive(Clone)]
@@ -100,7 +102,7 @@ impl Sandbox {
         let mut body = vec![0];
         body.extend_from_slice(&u32::try_from(message.len()).expect("a short message").to_be_bytes());
         body.extend_from_slice(message.as_bytes());
-        let user = format!("Basic {}", base64(format!("{user}:").as_bytes()));
+        let user = format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:")));
         let headers = [
             ("Content-Type", "application/connect+json"),
             ("Connect-Protocol-Version", "1"),
@@ -176,10 +178,10 @@ impl Running {
         let (mut stdout, mut stderr, mut exit) = (Vec::new(), Vec::new(), None);
         while let Some(event) = self.next_event()? {
             if let Some(data) = event["data"]["stdout"].as_str() {
-                stdout.extend(unbase64(data));
+                stdout.extend(BASE64_STANDARD.decode(data).map_err(std::io::Error::other)?);
             }
             if let Some(data) = event["data"]["stderr"].as_str() {
-                stderr.extend(unbase64(data));
+                stderr.extend(BASE64_STANDARD.decode(data).map_err(std::io::Error::other)?);
             }
             if let Some(end) = event.get("end") {
                 exit = Some(end["exitCode"].as_i64().unwrap_or(0));
@@ -189,33 +191,4 @@ impl Running {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Ok(Output { stdout: text(stdout), stderr: text(stderr), exit })
     }
-}
-
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-fn base64(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for group in bytes.chunks(3) {
-        let word = group.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        for place in 0..4 {
-            let index = (word >> (18 - 6 * place)) & 63;
-            text.push(if place <= group.len() { ALPHABET[index as usize] as char } else { '=' });
-        }
-    }
-    text
-}
-
-fn unbase64(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| ALPHABET.iter().position(|known| *known == byte);
-    let mut bytes = Vec::new();
-    let (mut word, mut bits) = (0u32, 0);
-    for value in text.bytes().map_while(digit) {
-        word = word << 6 | u32::try_from(value).expect("below 64");
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((word >> bits) as u8);
-        }
-    }
-    bytes
 }

@@ -1,0 +1,88 @@
+//! A sandbox that takes all it can: the others, the server and the host do not feel it.
+
+mod support;
+
+use serde_json::json;
+use std::time::{Duration, Instant};
+use support::{Server, eventually};
+
+/// The neighbour answers, promptly, while the other one misbehaves.
+#[track_caller]
+fn undisturbed(neighbour: &support::Sandbox) {
+    let started = Instant::now();
+    assert_eq!(neighbour.must("user", "echo calm").trim(), "calm");
+    assert!(started.elapsed() < Duration::from_secs(10), "the neighbour took {:?}", started.elapsed());
+}
+
+#[test]
+fn a_memory_bomb_is_ended_alone() {
+    let server = Server::start();
+    let neighbour = server.create();
+    let bomb = server.create_with(json!({ "templateID": "base", "memoryMB": 256 }));
+    let output = bomb.run("/usr/bin/python3 -c \"x = [bytearray(1 << 20) for _ in range(4096)]\"; echo ended $?");
+    assert_eq!(output.stdout.trim(), "ended 137", "{output:?}");
+    undisturbed(&neighbour);
+    undisturbed(&bomb);
+    let small = bomb.run("/usr/bin/python3 -c \"x = [bytearray(1 << 20) for _ in range(64)]\"; echo ended $?");
+    assert_eq!(small.stdout.trim(), "ended 0", "the control: what fits is given: {small:?}");
+}
+
+#[test]
+fn a_fork_bomb_is_held_and_ends_with_its_sandbox() {
+    let server = Server::start();
+    let neighbour = server.create();
+    let bomb = server.create();
+    let mut running = bomb.start_as("user", "bomb() { bomb | bomb & }; bomb; sleep 1000");
+    running.pid();
+    for _ in 0..5 {
+        undisturbed(&neighbour);
+    }
+    assert_eq!(server.call("DELETE", &format!("/sandboxes/{}", bomb.id), None).status, 204);
+    undisturbed(&neighbour);
+    assert_eq!(server.call("GET", &format!("/sandboxes/{}", bomb.id), None).status, 404);
+}
+
+#[test]
+fn a_full_disk_is_507_and_only_its_own() {
+    let server = Server::start();
+    let neighbour = server.create();
+    let full = server.create_with(json!({ "templateID": "base", "diskSizeMB": 64 }));
+    let chunk = vec![7u8; 96 << 20];
+    let reply = full.write("/home/user/big", &chunk);
+    assert_eq!(reply.status, 507, "{}", reply.text());
+    let inside = full.run("head -c 100000000 /dev/urandom > /home/user/more");
+    assert!(!inside.ok() && (inside.stderr.contains("quota") || inside.stderr.contains("No space")), "{inside:?}");
+    assert_eq!(neighbour.write("/home/user/big", &chunk).status, 200, "the control: a neighbour has room");
+    full.must("user", "rm -f /home/user/big /home/user/more");
+    eventually("room comes back after a deletion", Duration::from_secs(30), || {
+        (full.write("/home/user/small", &chunk[..16 << 20]).status == 200).then_some(())
+    });
+    undisturbed(&neighbour);
+}
+
+#[test]
+fn the_processor_is_shared_by_the_limit() {
+    let server = Server::start();
+    let sandbox = server.create_with(json!({ "templateID": "base", "cpuCount": 1 }));
+    let script = "for i in 1 2; do timeout 3 bash -c 'while :; do :; done' & done; wait; times | tail -n 1";
+    let times = sandbox.must("user", script);
+    let seconds: f64 = times
+        .split_whitespace()
+        .map(|part| {
+            let (minutes, seconds) = part.trim_end_matches('s').split_once('m').expect("minutes and seconds");
+            minutes.parse::<f64>().expect("minutes") * 60.0 + seconds.parse::<f64>().expect("seconds")
+        })
+        .sum();
+    assert!(seconds < 3.0 * 1.25, "two busy loops of 3 s used {seconds} s of one processor");
+}
+
+#[test]
+fn resources_out_of_range_are_named() {
+    let server = Server::start();
+    for (key, value) in [("cpuCount", 0), ("cpuCount", 100_000), ("memoryMB", 1), ("diskSizeMB", -5)] {
+        let reply = server.call("POST", "/v2/sandboxes", Some(json!({ "templateID": "base", key: value })));
+        assert_eq!(reply.status, 400, "{key} = {value}: {}", reply.text());
+        let message = reply.json()["message"].as_str().unwrap_or_default().to_owned();
+        assert!(message.contains(key), "{message:?} does not name {key}");
+    }
+}

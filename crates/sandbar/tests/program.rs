@@ -1,0 +1,151 @@
+//! The program as people and scripts use it: flags, files, messages, exit codes.
+
+mod support;
+
+use std::process::{Command, Output};
+use support::server::PROGRAM;
+use support::Server;
+
+fn sandbar(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn doctor_is_green_here_and_speaks_json() {
+    let done = sandbar(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert!(done.status.success(), "{report:#}");
+    assert_eq!((&report["ok"], &report["isolation"]), (&true.into(), &"full".into()), "{report:#}");
+    for check in report["checks"].as_array().expect("a list") {
+        assert!(check["name"].is_string() && check["ok"].is_boolean() && check["found"].is_string(), "{check}");
+        assert!(check.get("fix").is_some(), "{check}");
+    }
+    let readable = text(&sandbar(&["doctor"]).stdout);
+    assert!(readable.contains("isolation: full") && !readable.contains('\x1b'), "{readable}");
+}
+
+#[test]
+fn without_isolation_nothing_runs_and_doctor_is_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = directory.path().join("sandbar");
+    std::fs::copy(PROGRAM, &program).expect("a copy that nobody may run");
+    let open = "chmod 755 \"$0\"; exec setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp \"$1\" \"${@:2}\"";
+    let as_nobody = |arguments: &[&str]| {
+        Command::new("bash")
+            .args(["-c", open])
+            .arg(directory.path())
+            .arg(&program)
+            .args(arguments)
+            .output()
+            .expect("bash runs")
+    };
+    let done = as_nobody(&["doctor", "--json", "--data", "/tmp/sandbar-nobody"]);
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert!(!done.status.success());
+    assert_eq!((&report["ok"], &report["isolation"]), (&false.into(), &"none".into()), "{report:#}");
+    let done = as_nobody(&["up", "--listen", "127.0.0.1:0", "--data", "/tmp/sandbar-nobody"]);
+    assert!(!done.status.success());
+    assert!(text(&done.stderr).contains("sandbar doctor"), "{}", text(&done.stderr));
+    assert!(!text(&done.stdout).contains("ready:"));
+}
+
+#[test]
+fn a_typing_mistake_in_the_configuration_names_the_key() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("sandbar.toml");
+    std::fs::write(&file, "[egress]\nalow_ranges = []\n").expect("the file is written");
+    let done = sandbar(&["up", "--config", file.to_str().expect("a text path")]);
+    assert!(!done.status.success());
+    let said = text(&done.stderr);
+    assert!(said.contains("alow_ranges") && said.contains("sandbar.toml"), "{said}");
+}
+
+#[test]
+fn every_command_helps_with_examples() {
+    for arguments in [&["--help"][..], &["up", "--help"], &["down", "--help"], &["doctor", "--help"]] {
+        let done = sandbar(arguments);
+        assert!(done.status.success() && text(&done.stdout).contains("Examples:"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn two_servers_do_not_share_a_directory() {
+    let server = Server::start();
+    let done = sandbar(&["up", "--listen", "127.0.0.1:0", "--data", server.data().to_str().expect("a text path")]);
+    assert!(!done.status.success());
+    let said = text(&done.stderr);
+    assert!(said.contains(&server.address) && said.contains("sandbar down"), "{said}");
+}
+
+#[test]
+fn the_key_is_made_once_in_the_form_every_sdk_accepts() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut server = Server::start();
+    let key = server.key.clone();
+    let digits = key.strip_prefix("e2b_").expect("the prefix");
+    assert!(digits.len() == 40 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{key}");
+    let mode = std::fs::metadata(server.file("api-key")).expect("the key is kept").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    server.stop();
+    server.start_again();
+    assert_eq!(server.key, key);
+}
+
+#[test]
+fn a_stopped_server_keeps_its_sandboxes_and_an_ephemeral_one_ends_them() {
+    let mut server = Server::start();
+    let sandbox = server.create();
+    sandbox.must("user", "echo kept > kept");
+    server.stop();
+    server.start_again();
+    assert_eq!(sandbox.at(&server.address).must("user", "cat kept").trim(), "kept");
+
+    let mut server = Server::with(&["--ephemeral"]);
+    let sandbox = server.create();
+    server.stop();
+    server.start_again();
+    assert_eq!(server.call("GET", &format!("/sandboxes/{}", sandbox.id), None).status, 404);
+}
+
+#[test]
+fn down_ends_the_server_and_what_it_ran() {
+    let server = Server::start();
+    server.create();
+    let data = server.data().to_str().expect("a text path").to_owned();
+    let done = sandbar(&["down", "--data", &data]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(server.try_call("GET", "/health", None).is_err(), "the server is gone");
+    let again = sandbar(&["down", "--data", &data]);
+    assert!(text(&again.stdout).contains("no server was running; ended 0 sandboxes"), "{again:?}");
+}
+
+#[test]
+fn extensions_are_listed_and_can_be_left_out() {
+    let server = Server::start();
+    let reply = server.call("GET", "/sandbar/capabilities", None);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    for name in ["cpuCount", "memoryMB", "diskSizeMB"] {
+        assert!(reply.text().contains(name), "{}", reply.text());
+    }
+    let plain = Server::with(&["--no-extensions"]);
+    assert_eq!(plain.call("GET", "/sandbar/capabilities", None).status, 404);
+    let body = serde_json::json!({ "templateID": "base", "cpuCount": 100_000 });
+    assert_eq!(plain.call("POST", "/v2/sandboxes", Some(body)).status, 201, "a plain E2B ignores unknown fields");
+}
+
+#[test]
+fn what_is_not_built_yet_says_so() {
+    let server = Server::start();
+    for (method, path) in [("POST", "/sandboxes/iabc/fork"), ("GET", "/snapshots"), ("GET", "/volumes"), ("GET", "/secrets")] {
+        let reply = server.call(method, path, Some(serde_json::json!({})));
+        assert_eq!(reply.status, 501, "{method} {path}: {}", reply.text());
+        assert_eq!(reply.header("should-retry"), Some("false"));
+        assert!(reply.json()["message"].as_str().is_some_and(|message| !message.is_empty()));
+    }
+    let body = serde_json::json!({ "templateID": "base", "network": { "denyOut": ["0.0.0.0/0"] } });
+    assert_eq!(server.call("POST", "/v2/sandboxes", Some(body)).status, 501, "a restriction is never ignored");
+}

@@ -1,0 +1,117 @@
+//! A small internet of our own: a network namespace joined to the host, with a host at a public-looking address and one
+//! at a private address, and a name server for both. Dropped, it is gone.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub const PUBLIC: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
+pub const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 213, 7, 2);
+/// The host's own side of the link: never to be reached from a sandbox.
+pub const HOST_SIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 129);
+
+pub struct Internet {
+    namespace: String,
+    children: Vec<Child>,
+    pub nameserver: SocketAddr,
+    stop: Arc<AtomicBool>,
+}
+
+fn run(command: &str) {
+    let done = Command::new("bash").args(["-c", command]).output().expect("bash runs");
+    assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+impl Internet {
+    pub fn new() -> Self {
+        let namespace = format!("sbt{}", std::process::id());
+        let stop = Arc::new(AtomicBool::new(false));
+        let nameserver = serve_names(Arc::clone(&stop));
+        let internet = Self { namespace: namespace.clone(), children: Vec::new(), nameserver, stop };
+        let link = format!("{namespace}h");
+        run(&format!(
+            "ip netns add {namespace} && ip link add {link} type veth peer name eth0 netns {namespace} \
+             && ip addr add {HOST_SIDE}/25 dev {link} && ip addr add 10.213.7.1/24 dev {link} && ip link set {link} up \
+             && ip -n {namespace} addr add {PUBLIC}/25 dev eth0 && ip -n {namespace} addr add {PRIVATE}/24 dev eth0 \
+             && ip -n {namespace} link set eth0 up && ip -n {namespace} link set lo up"
+        ));
+        internet
+    }
+
+    /// Runs a Python program on the far host until the internet is dropped; it prints a line when it serves.
+    pub fn serve(&mut self, script: &str) {
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", &self.namespace, "/usr/bin/python3", "-u", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("ip runs");
+        let mut first = [0];
+        child.stdout.as_mut().expect("stdout is piped").read_exact(&mut first).expect("the service says that it serves");
+        self.children.push(child);
+    }
+}
+
+impl Drop for Internet {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = Command::new("ip").args(["link", "del", &format!("{}h", self.namespace)]).status();
+        let _ = Command::new("ip").args(["netns", "del", &self.namespace]).status();
+    }
+}
+
+/// Names under `.test`, on the host's loopback, where only the server can ask.
+fn answer(name: &str) -> Option<Ipv4Addr> {
+    match name {
+        "registry.test" => Some(PUBLIC),
+        "private.test" => Some(PRIVATE),
+        "loopback.test" => Some(Ipv4Addr::LOCALHOST),
+        "host.test" => Some(HOST_SIDE),
+        "metadata.test" => Some(Ipv4Addr::new(169, 254, 169, 254)),
+        _ => None,
+    }
+}
+
+fn serve_names(stop: Arc<AtomicBool>) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+    let address = socket.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        let mut query = [0; 512];
+        while !stop.load(Ordering::Relaxed) {
+            let Ok((length, from)) = socket.recv_from(&mut query) else { continue };
+            if let Some(reply) = reply(&query[..length]) {
+                let _ = socket.send_to(&reply, from);
+            }
+        }
+    });
+    address
+}
+
+/// The answer to a one-question query: an A record, nothing for other types, or "no such name".
+fn reply(query: &[u8]) -> Option<Vec<u8>> {
+    let (mut name, mut at) = (Vec::new(), 12);
+    while *query.get(at)? != 0 {
+        let length = usize::from(query[at]);
+        name.push(String::from_utf8_lossy(query.get(at + 1..at + 1 + length)?).to_lowercase());
+        at += 1 + length;
+    }
+    let question = query.get(12..at + 5)?;
+    let address = answer(&name.join("."));
+    let wants_address = question[question.len() - 4..question.len() - 2] == [0, 1];
+    let record = address.filter(|_| wants_address);
+    let mut reply = query.get(..2)?.to_vec();
+    reply.extend([0x81, if address.is_some() { 0x80 } else { 0x83 }, 0, 1, 0, u8::from(record.is_some()), 0, 0, 0, 0]);
+    reply.extend(question);
+    if let Some(address) = record {
+        reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+        reply.extend(address.octets());
+    }
+    Some(reply)
+}
