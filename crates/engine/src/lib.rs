@@ -5,6 +5,8 @@
 //! [`Engine::adopt`] finds the machine again.
 
 pub mod cgroup;
+pub mod pool;
+mod sys;
 
 use std::collections::HashSet;
 use std::io;

@@ -222,7 +222,7 @@ impl Cgroup {
         for file in self.procs_files() {
             match fs::read_to_string(&file) {
                 Ok(text) => {
-                    all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0))
+                    all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0));
                 }
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(CgroupError::io(format!("read {}", file.display()))(error)),

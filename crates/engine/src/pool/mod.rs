@@ -1,0 +1,304 @@
+//! Where sandboxes keep their writable files: one volume each, with a limit on its bytes.
+//!
+//! Three kinds, best first. What a data directory already holds decides; an empty one gets the best the machine allows:
+//!
+//! | kind | volumes are | limit |
+//! |---|---|---|
+//! | [`PoolKind::NativeBtrfs`] | subvolumes of the file system that holds the data directory | hard |
+//! | [`PoolKind::LoopBtrfs`] | subvolumes of a btrfs in the sparse file `pool.img`, mounted at `pool` | hard |
+//! | [`PoolKind::Directory`] | directories | soft: counted by a walk, enforced by nobody |
+//!
+//! Invariants: an existing image is never formatted, whatever is wrong with it; it is attached to one loop device at most,
+//! because two would be two file systems writing over each other; quotas are never switched on in a file system that is
+//! not ours, because that keeps older kernels from mounting it.
+
+mod image;
+mod quota;
+mod volume;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rustix::fs::{StatVfs, statfs, statvfs};
+
+use self::image::Mounted;
+use self::quota::Quota;
+use crate::sys::btrfs;
+
+pub use self::volume::Volume;
+
+const GIB: u64 = 1 << 30;
+const BTRFS_MAGIC: u64 = 0x9123_683E;
+/// Below this a btrfs is all metadata; also a sign of a size given in the wrong unit.
+const SMALLEST_IMAGE: u64 = GIB / 4;
+
+/// What kind of volumes a pool has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolKind {
+    NativeBtrfs,
+    LoopBtrfs,
+    Directory,
+}
+
+/// Why the pool or a volume of it cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// Freeing space on the host or removing sandboxes helps.
+    #[error("the disk has {free} bytes left, and {reserve} are kept free for what already runs")]
+    NoSpace { free: u64, reserve: u64 },
+    #[error("{0:?} cannot be the name of a volume")]
+    InvalidName(String),
+    /// The image exists and is left as it is.
+    #[error(
+        "the pool image {} cannot be mounted and was left untouched; look at `dmesg | grep -i btrfs` and \
+         `btrfs check --readonly {}`",
+        image.display(), image.display()
+    )]
+    Unmountable { image: PathBuf, source: io::Error },
+    #[error("cannot {what}")]
+    Io { what: String, source: io::Error },
+}
+
+impl PoolError {
+    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// All volumes of one data directory. A mount that opening made is undone on drop; running sandboxes keep theirs.
+#[derive(Debug)]
+pub struct Pool {
+    kind: PoolKind,
+    /// The directory whose entries are the volumes, and an open descriptor of it.
+    root: PathBuf,
+    directory: File,
+    /// The data directory: on the host's file system, whichever that is.
+    data: PathBuf,
+    quota: Option<Quota>,
+    /// Why the pool is not of a better kind.
+    shortcoming: Option<String>,
+    /// Deleted subvolumes whose quota groups may still be there.
+    doomed: Mutex<Vec<u64>>,
+    _mounted: Option<Mounted>,
+}
+
+impl Pool {
+    /// Opens the pool of the data directory `data`, making it where there is none. A new image has `image_bytes`, sparse.
+    ///
+    /// The mount is made in the caller's mount namespace.
+    /// # Errors
+    /// [`PoolError::Unmountable`] when there is an image that cannot be mounted: never another kind in its place, since
+    /// the sandboxes' files are in there.
+    pub fn open(data: &Path, image_bytes: u64) -> Result<Self, PoolError> {
+        fs::create_dir_all(data).map_err(PoolError::io(format!("make {}", data.display())))?;
+        let data = data.canonicalize().map_err(PoolError::io(format!("find {}", data.display())))?;
+        if image::exists(&data) {
+            return Self::on_image(data);
+        }
+        let on_btrfs = is_btrfs(&data).map_err(PoolError::io(format!("examine {}", data.display())))?;
+        if on_btrfs && let Some(quota) = Quota::find(&data).map_err(PoolError::io("read the quota state"))? {
+            return Self::in_directories(data, PoolKind::NativeBtrfs, Some(quota), None);
+        }
+        let volumes = volumes_in(&data);
+        if fs::read_dir(&volumes).is_ok_and(|mut entries| entries.next().is_some()) {
+            let why = format!("{} holds volumes made without btrfs", volumes.display());
+            return Self::in_directories(data, PoolKind::Directory, None, Some(why));
+        }
+        match image::create(&data, image_bytes) {
+            Ok(()) => match Self::on_image(data.clone()) {
+                Ok(pool) => Ok(pool),
+                Err(error) => {
+                    // Nothing was ever written to it, so removing it loses nothing.
+                    image::discard(&data);
+                    Self::in_directories(data, PoolKind::Directory, None, Some(explain(&error)))
+                }
+            },
+            Err(error) => Self::in_directories(data, PoolKind::Directory, None, Some(explain(&error))),
+        }
+    }
+
+    fn on_image(data: PathBuf) -> Result<Self, PoolError> {
+        let mounted = image::mount(&data)?;
+        let root = mounted.path().to_owned();
+        let directory = open_directory(&root)?;
+        let quota = Quota::enable(&root).map_err(PoolError::io("switch on quotas in the pool"))?;
+        let shortcoming = quota.is_none().then(|| "the kernel's btrfs has no quotas".to_owned());
+        let pool = Self {
+            kind: PoolKind::LoopBtrfs,
+            root,
+            directory,
+            data,
+            quota,
+            shortcoming,
+            doomed: Mutex::default(),
+            _mounted: Some(mounted),
+        };
+        pool.forget_stale_groups()?;
+        Ok(pool)
+    }
+
+    fn in_directories(
+        data: PathBuf,
+        kind: PoolKind,
+        quota: Option<Quota>,
+        shortcoming: Option<String>,
+    ) -> Result<Self, PoolError> {
+        let root = volumes_in(&data);
+        fs::create_dir_all(&root).map_err(PoolError::io(format!("make {}", root.display())))?;
+        let directory = open_directory(&root)?;
+        Ok(Self { kind, root, directory, data, quota, shortcoming, doomed: Mutex::default(), _mounted: None })
+    }
+
+    pub fn kind(&self) -> PoolKind {
+        self.kind
+    }
+
+    /// Why limits are soft or the pool is not of a better kind; nothing when all is well.
+    pub fn shortcoming(&self) -> Option<&str> {
+        self.shortcoming.as_deref()
+    }
+
+    /// Makes volume `name`, or opens it if it exists, and sets its limit.
+    /// # Errors
+    /// [`PoolError::NoSpace`] when a new one is wanted and the host is nearly full: a full host turns the pool read-only
+    /// for all sandboxes. Volumes that exist can still be opened.
+    pub fn volume(&self, name: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
+        check_name(name)?;
+        let path = self.root.join(name);
+        let failed = |verb: &str| PoolError::io(format!("{verb} volume {name}"));
+        let existed = path.is_dir();
+        if !existed {
+            self.check_space()?;
+            if self.kind == PoolKind::Directory {
+                fs::create_dir(&path).map_err(failed("make"))?;
+            } else {
+                let charge = self.quota.as_ref().map(|quota| quota.charge(limit_bytes));
+                btrfs::create_subvolume(&self.directory, name, charge).map_err(failed("make"))?;
+            }
+        }
+        let quota = self.quota.clone().filter(|_| is_subvolume(&path));
+        let volume = Volume::open(path, quota, limit_bytes).map_err(failed("open"))?;
+        if existed {
+            volume.set_limit(limit_bytes).map_err(failed("limit"))?;
+        }
+        Ok(volume)
+    }
+
+    /// Removes volume `name` with all that is in it; absent is fine. A subvolume goes at once, a directory file by file.
+    pub fn remove(&self, name: &str) -> Result<(), PoolError> {
+        check_name(name)?;
+        let path = self.root.join(name);
+        let removed = if is_subvolume(&path) { self.remove_subvolume(name, &path) } else { fs::remove_dir_all(&path) };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(PoolError::io(format!("remove volume {name}"))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn remove_subvolume(&self, name: &str, path: &Path) -> io::Result<()> {
+        let id = File::open(path).and_then(btrfs::subvolume_id)?;
+        btrfs::destroy_subvolume(&self.directory, name)?;
+        if self.quota.is_some() {
+            let mut doomed = self.doomed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            // New kernels remove the group with the subvolume; older ones leave it, busy until the space has come back.
+            doomed.retain(|group| still_there(btrfs::remove_group(self.directory.as_fd(), *group)));
+            doomed.push(id);
+        }
+        Ok(())
+    }
+
+    /// Quota groups of subvolumes that were deleted under an earlier server.
+    fn forget_stale_groups(&self) -> Result<(), PoolError> {
+        let Some(quota) = &self.quota else { return Ok(()) };
+        let mut groups = quota.subvolume_groups().map_err(PoolError::io("list the pool's quota groups"))?;
+        for name in self.list()? {
+            let id = File::open(self.root.join(&name)).and_then(btrfs::subvolume_id);
+            let id = id.map_err(PoolError::io(format!("examine volume {name}")))?;
+            groups.retain(|group| *group != id);
+        }
+        // The kernel refuses while a subvolume of that number exists or is charged.
+        groups.retain(|group| still_there(btrfs::remove_group(self.directory.as_fd(), *group)));
+        *self.doomed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = groups;
+        Ok(())
+    }
+
+    /// The names of all volumes.
+    pub fn list(&self) -> Result<Vec<String>, PoolError> {
+        let failed = || PoolError::io(format!("list {}", self.root.display()));
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.root).map_err(failed())? {
+            let entry = entry.map_err(failed())?;
+            if let Ok(name) = entry.file_name().into_string()
+                && check_name(&name).is_ok()
+            {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Bytes that can still be written: what the pool has, but never more than the file system that holds the image.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        Ok(free(&statvfs(&self.root)?).min(free(&statvfs(&self.data)?)))
+    }
+
+    fn check_space(&self) -> Result<(), PoolError> {
+        let host = statvfs(&self.data).map_err(io::Error::from);
+        let host = host.map_err(PoolError::io(format!("examine {}", self.data.display())))?;
+        let (free, reserve) = (free(&host), reserve(host.f_blocks * host.f_frsize));
+        if free < reserve { Err(PoolError::NoSpace { free, reserve }) } else { Ok(()) }
+    }
+}
+
+/// What stays free on the host: 2 %, at least 1 GiB, at most 8 GiB.
+fn reserve(size: u64) -> u64 {
+    (size / 50).clamp(GIB, 8 * GIB)
+}
+
+fn free(vfs: &StatVfs) -> u64 {
+    vfs.f_bavail * vfs.f_frsize
+}
+
+fn volumes_in(data: &Path) -> PathBuf {
+    data.join("volumes")
+}
+
+fn is_btrfs(path: &Path) -> io::Result<bool> {
+    Ok(statfs(path)?.f_type as u64 == BTRFS_MAGIC)
+}
+
+/// Only the root directory of a subvolume has this inode number on btrfs.
+fn is_subvolume(path: &Path) -> bool {
+    is_btrfs(path).unwrap_or(false) && fs::metadata(path).is_ok_and(|found| found.ino() == btrfs::FIRST_FREE_OBJECT)
+}
+
+fn still_there(removed: io::Result<()>) -> bool {
+    matches!(removed, Err(error) if error.kind() != io::ErrorKind::NotFound)
+}
+
+fn open_directory(path: &Path) -> Result<File, PoolError> {
+    File::open(path).map_err(PoolError::io(format!("open {}", path.display())))
+}
+
+fn explain(error: &PoolError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), PoolError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if !name.is_empty() && name.len() <= 200 && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(PoolError::InvalidName(name.to_owned()))
+}

@@ -1,0 +1,233 @@
+//! The btrfs ioctls the pool needs: subvolumes, quotas and the file system's identity.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Inode number of the root directory of every subvolume, and the smallest number of a subvolume that users made.
+pub(crate) const FIRST_FREE_OBJECT: u64 = 256;
+
+const MAGIC: libc::c_ulong = 0x94;
+const READ: libc::c_ulong = 2;
+const WRITE: libc::c_ulong = 1;
+
+/// The kernel's `_IOC`: direction, size of the argument, type, number.
+const fn request<T>(direction: libc::c_ulong, number: libc::c_ulong) -> libc::c_ulong {
+    (direction << 30) | ((size_of::<T>() as libc::c_ulong) << 16) | (MAGIC << 8) | number
+}
+
+/// Marker for argument types: plain integers in the kernel's layout, of which any bit pattern is valid.
+///
+/// # Safety
+/// The type is `repr(C)`, without padding and pointers the kernel might follow past their target.
+unsafe trait Argument {}
+
+/// Runs one ioctl whose argument is a `T`, which the kernel reads and may change.
+///
+/// # Safety
+/// `request` must be one whose argument the kernel knows as exactly this `T`.
+unsafe fn call<T: Argument>(fd: impl AsFd, request: libc::c_ulong, argument: &mut T) -> io::Result<()> {
+    // SAFETY: the caller pairs request and type, the borrow gives the kernel memory of that size, and the descriptor is open.
+    match unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request as _, std::ptr::from_mut(argument)) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[repr(C)]
+struct FileSystemInfo {
+    max_id: u64,
+    num_devices: u64,
+    fsid: [u8; 16],
+    rest: [u64; 124],
+}
+// SAFETY: integers only, 1024 bytes without padding.
+unsafe impl Argument for FileSystemInfo {}
+
+/// The identity of the file system that holds `fd`.
+pub(crate) fn file_system_id(fd: impl AsFd) -> io::Result<[u8; 16]> {
+    let mut info = FileSystemInfo { max_id: 0, num_devices: 0, fsid: [0; 16], rest: [0; 124] };
+    // SAFETY: BTRFS_IOC_FS_INFO takes the 1024 bytes of btrfs_ioctl_fs_info_args, which this type is.
+    unsafe { call(fd, request::<FileSystemInfo>(READ, 31), &mut info) }?;
+    Ok(info.fsid)
+}
+
+/// How a file system counts what its subvolumes use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QuotaMode {
+    /// Charges the subvolume that allocated; cheap, kernel 6.7.
+    Simple,
+    /// Counts shared and exclusive bytes exactly, at a price with every snapshot.
+    Full,
+}
+
+#[repr(C)]
+struct QuotaControl {
+    command: u64,
+    status: u64,
+}
+// SAFETY: two integers.
+unsafe impl Argument for QuotaControl {}
+
+/// Switches quotas on; no effect when they are on already.
+pub(crate) fn enable_quota(fd: impl AsFd, mode: QuotaMode) -> io::Result<()> {
+    let command = match mode {
+        QuotaMode::Full => 1,
+        QuotaMode::Simple => 4,
+    };
+    let mut control = QuotaControl { command, status: 0 };
+    // SAFETY: BTRFS_IOC_QUOTA_CTL takes btrfs_ioctl_quota_ctl_args, two 64-bit integers.
+    unsafe { call(fd, request::<QuotaControl>(READ | WRITE, 40), &mut control) }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Limit {
+    flags: u64,
+    max_referenced: u64,
+    max_exclusive: u64,
+    reserved_referenced: u64,
+    reserved_exclusive: u64,
+}
+
+impl Limit {
+    /// `u64::MAX` takes a limit away, as the kernel has it.
+    fn referenced(bytes: u64) -> Self {
+        Self { flags: 1, max_referenced: bytes, max_exclusive: 0, reserved_referenced: 0, reserved_exclusive: 0 }
+    }
+}
+
+#[repr(C)]
+struct GroupLimit {
+    group: u64,
+    limit: Limit,
+}
+// SAFETY: six integers.
+unsafe impl Argument for GroupLimit {}
+
+/// Limits what quota group `group` may reference; the group of a subvolume has the subvolume's number.
+pub(crate) fn limit_group(fd: impl AsFd, group: u64, bytes: u64) -> io::Result<()> {
+    let mut argument = GroupLimit { group, limit: Limit::referenced(bytes) };
+    // SAFETY: BTRFS_IOC_QGROUP_LIMIT takes btrfs_ioctl_qgroup_limit_args, six 64-bit integers.
+    unsafe { call(fd, request::<GroupLimit>(READ, 43), &mut argument) }
+}
+
+#[repr(C)]
+struct GroupCreate {
+    create: u64,
+    group: u64,
+}
+// SAFETY: two integers.
+unsafe impl Argument for GroupCreate {}
+
+/// Makes quota group `group`; one that exists is EEXIST.
+pub(crate) fn create_group(fd: impl AsFd, group: u64) -> io::Result<()> {
+    let mut argument = GroupCreate { create: 1, group };
+    // SAFETY: BTRFS_IOC_QGROUP_CREATE takes btrfs_ioctl_qgroup_create_args, two 64-bit integers.
+    unsafe { call(fd, request::<GroupCreate>(WRITE, 42), &mut argument) }
+}
+
+/// Removes quota group `group`; EBUSY while something is still charged to it.
+pub(crate) fn remove_group(fd: impl AsFd, group: u64) -> io::Result<()> {
+    let mut argument = GroupCreate { create: 0, group };
+    // SAFETY: as in `create_group`.
+    unsafe { call(fd, request::<GroupCreate>(WRITE, 42), &mut argument) }
+}
+
+/// What a new subvolume's quota group starts with: a limit and one group above it.
+#[repr(C)]
+struct Inherit {
+    flags: u64,
+    groups: u64,
+    referenced_copies: u64,
+    exclusive_copies: u64,
+    limit: Limit,
+    parent: u64,
+}
+
+#[repr(C)]
+struct VolumeArguments {
+    fd: i64,
+    transaction: u64,
+    flags: u64,
+    inherit_size: u64,
+    /// Zero, or the address of an [`Inherit`].
+    inherit: u64,
+    unused: [u64; 2],
+    name: [u8; 4040],
+}
+// SAFETY: integers only, 4096 bytes without padding; `inherit` is set only by `create_subvolume`, which keeps it valid.
+unsafe impl Argument for VolumeArguments {}
+
+impl VolumeArguments {
+    fn named(name: &str) -> io::Result<Self> {
+        let mut arguments =
+            Self { fd: 0, transaction: 0, flags: 0, inherit_size: 0, inherit: 0, unused: [0; 2], name: [0; 4040] };
+        if name.len() > 255 || name.contains(['/', '\0']) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        arguments.name[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(arguments)
+    }
+}
+
+/// A limit for a new subvolume, and the quota group that adds up all of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charge {
+    pub(crate) limit: u64,
+    pub(crate) parent: Option<u64>,
+}
+
+/// Makes an empty subvolume `name` in the directory `parent`, limited from its first byte on.
+pub(crate) fn create_subvolume(parent: impl AsFd, name: &str, charge: Option<Charge>) -> io::Result<()> {
+    const INHERIT: u64 = 1 << 2;
+    const SET_LIMITS: u64 = 1;
+    let mut arguments = VolumeArguments::named(name)?;
+    let inherit = charge.map(|charge| Inherit {
+        flags: SET_LIMITS,
+        groups: u64::from(charge.parent.is_some()),
+        referenced_copies: 0,
+        exclusive_copies: 0,
+        limit: Limit::referenced(charge.limit),
+        parent: charge.parent.unwrap_or(0),
+    });
+    if let Some(inherit) = &inherit {
+        arguments.flags = INHERIT;
+        // Without a parent the list at the end is empty, and the kernel wants the size to say so.
+        arguments.inherit_size = size_of::<Inherit>() as u64 - if inherit.groups == 0 { 8 } else { 0 };
+        arguments.inherit = std::ptr::from_ref(inherit) as u64;
+    }
+    // SAFETY: BTRFS_IOC_SUBVOL_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2. `inherit` lives until after the
+    // call, and the kernel reads no more of it than the size beside the address says.
+    unsafe { call(parent, request::<VolumeArguments>(WRITE, 24), &mut arguments) }
+}
+
+/// Deletes the subvolume `name` in the directory `parent`. It is gone at once; its space comes back in the background.
+pub(crate) fn destroy_subvolume(parent: impl AsFd, name: &str) -> io::Result<()> {
+    let mut arguments = VolumeArguments::named(name)?;
+    // SAFETY: BTRFS_IOC_SNAP_DESTROY_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2.
+    unsafe { call(parent, request::<VolumeArguments>(WRITE, 63), &mut arguments) }
+}
+
+#[repr(C)]
+struct InodeLookup {
+    tree: u64,
+    object: u64,
+    name: [u8; 4080],
+}
+// SAFETY: integers only, 4096 bytes without padding.
+unsafe impl Argument for InodeLookup {}
+
+/// The number of the subvolume that holds `fd`.
+pub(crate) fn subvolume_id(fd: impl AsFd) -> io::Result<u64> {
+    let mut lookup = InodeLookup { tree: 0, object: FIRST_FREE_OBJECT, name: [0; 4080] };
+    // SAFETY: BTRFS_IOC_INO_LOOKUP takes the 4096 bytes of btrfs_ioctl_ino_lookup_args.
+    unsafe { call(fd, request::<InodeLookup>(READ | WRITE, 18), &mut lookup) }?;
+    Ok(lookup.tree)
+}
+
+const _: () = {
+    assert!(size_of::<FileSystemInfo>() == 1024);
+    assert!(size_of::<VolumeArguments>() == 4096);
+    assert!(size_of::<InodeLookup>() == 4096);
+    assert!(size_of::<Inherit>() == 80);
+};

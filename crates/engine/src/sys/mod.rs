@@ -1,0 +1,5 @@
+//! Safe wrappers around the kernel calls the engine needs; the only place with unsafe code.
+#![allow(unsafe_code)]
+
+pub(crate) mod btrfs;
+pub(crate) mod loopdev;

@@ -1,0 +1,302 @@
+//! The pool against the real kernel: root, loop devices and btrfs are needed, and their absence fails the tests.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use sandbar_engine::pool::{Pool, PoolError, PoolKind};
+
+const MIB: u64 = 1 << 20;
+const IMAGE: u64 = 4 << 30;
+
+/// A data directory that is deleted at the end, with whatever was mounted in it.
+struct Data(tempfile::TempDir);
+
+impl Data {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn pool(&self) -> Pool {
+        Pool::open(self.path(), IMAGE).expect("the pool opens")
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        for point in ["pool", "other", "host/pool", "host", ""] {
+            // Nothing is mounted there unless a test failed half-way.
+            let _ = rustix::mount::unmount(self.path().join(point), UnmountFlags::DETACH);
+        }
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} did not happen in time");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Writes until the disk refuses; the bytes that were taken and the refusal.
+fn fill(path: &Path, at_most: u64) -> (u64, Option<io::Error>) {
+    let mut file = File::create(path).expect("a file can be made");
+    let block = vec![7; MIB as usize];
+    let mut written = 0;
+    while written < at_most {
+        match file.write_all(&block).and_then(|()| file.sync_data()) {
+            Ok(()) => written += MIB,
+            Err(error) => return (written, Some(error)),
+        }
+    }
+    (written, None)
+}
+
+fn loop_devices_of(data: &Path) -> usize {
+    let image = data.join("pool.img");
+    let devices = fs::read_dir("/sys/block").expect("the list of disks").flatten();
+    let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    files.filter(|file| Path::new(file.trim()) == image).count()
+}
+
+#[test]
+fn a_volume_takes_no_more_than_its_limit_and_its_neighbour_is_not_disturbed() {
+    let data = Data::new();
+    let pool = data.pool();
+    assert_eq!((pool.kind(), pool.shortcoming()), (PoolKind::LoopBtrfs, None));
+    let (small, other) = (pool.volume("small", 64 * MIB).unwrap(), pool.volume("other", 256 * MIB).unwrap());
+    assert!(small.is_limit_hard());
+
+    let (written, refusal) = fill(&small.path().join("file"), 256 * MIB);
+    assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT));
+    assert!((56 * MIB..=64 * MIB).contains(&written), "{written} bytes were taken");
+    assert!((written..=64 * MIB).contains(&small.used_bytes().unwrap()), "{} counted", small.used_bytes().unwrap());
+
+    let (written, refusal) = fill(&other.path().join("file"), 128 * MIB);
+    assert!(refusal.is_none(), "{refusal:?} after {written}");
+
+    fs::remove_file(small.path().join("file")).unwrap();
+    let (_, refusal) = fill(&small.path().join("file"), 32 * MIB);
+    assert!(refusal.is_none(), "deleting must make room: {refusal:?}");
+
+    small.set_limit(128 * MIB).unwrap();
+    let (written, refusal) = fill(&small.path().join("file"), 100 * MIB);
+    assert!(refusal.is_none(), "the limit was raised: {refusal:?} after {written}");
+    assert_eq!(small.limit_bytes(), 128 * MIB);
+}
+
+#[test]
+fn what_is_written_counts_before_it_is_on_disk() {
+    let data = Data::new();
+    let pool = data.pool();
+    let volume = pool.volume("box", 64 * MIB).unwrap();
+    fs::write(volume.path().join("file"), vec![1; 10 * MIB as usize]).unwrap();
+    let used = volume.used_bytes().unwrap();
+    assert!((10 * MIB..12 * MIB).contains(&used), "{used} counted");
+}
+
+#[test]
+fn volumes_outlive_the_pool_and_the_image_is_attached_once() {
+    let data = Data::new();
+    let pool = data.pool();
+    let volume = pool.volume("kept", 64 * MIB).unwrap();
+    fs::write(volume.path().join("file"), "content").unwrap();
+    assert_eq!(loop_devices_of(data.path()), 1);
+
+    // A second mount elsewhere is what a running sandbox has; it keeps the device alive when the server goes.
+    let other = data.path().join("other");
+    fs::create_dir(&other).unwrap();
+    rustix::mount::mount_bind(data.path().join("pool"), &other).unwrap();
+    drop((volume, pool));
+    assert!(!data.path().join("pool/kept").exists(), "the pool's own mount is undone");
+    assert_eq!(loop_devices_of(data.path()), 1);
+
+    let pool = data.pool();
+    assert_eq!(loop_devices_of(data.path()), 1, "the device that has the image is used again");
+    assert_eq!(pool.list().unwrap(), ["kept"]);
+    let volume = pool.volume("kept", 32 * MIB).unwrap();
+    assert_eq!(fs::read_to_string(volume.path().join("file")).unwrap(), "content");
+    fs::write(volume.path().join("new"), "new").unwrap();
+    assert_eq!(fs::read_to_string(other.join("kept/new")).unwrap(), "new", "both are one file system");
+    let (_, refusal) = fill(&volume.path().join("big"), 64 * MIB);
+    assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT), "opening sets the limit");
+
+    let again = data.pool();
+    drop(again);
+    assert!(data.path().join("pool/kept").exists(), "a pool opened twice is unmounted only by the one that mounted it");
+
+    drop((volume, pool));
+    rustix::mount::unmount(&other, UnmountFlags::DETACH).unwrap();
+    eventually("the loop device's end", || loop_devices_of(data.path()) == 0);
+}
+
+#[test]
+fn removing_gives_the_space_back_to_the_host() {
+    let data = Data::new();
+    let pool = data.pool();
+    let allocated = || {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(data.path().join("pool.img")).unwrap().blocks() * 512
+    };
+    let volume = pool.volume("gone", 512 * MIB).unwrap();
+    assert!(fill(&volume.path().join("file"), 256 * MIB).1.is_none());
+    let before = allocated();
+    assert!(before > 256 * MIB);
+    drop(volume);
+    pool.remove("gone").unwrap();
+    assert!(pool.list().unwrap().is_empty());
+    pool.remove("gone").expect("absent is success");
+    File::open(data.path().join("pool")).unwrap().sync_all().unwrap();
+    eventually("the return of the space", || allocated() < before - 200 * MIB);
+}
+
+#[test]
+fn no_quota_group_is_left_when_volumes_are_gone() {
+    let data = Data::new();
+    let pool = data.pool();
+    let groups = || -> Vec<String> {
+        let shown = Command::new("btrfs").args(["qgroup", "show"]).arg(data.path().join("pool")).output().unwrap();
+        let text = String::from_utf8(shown.stdout).unwrap();
+        let ids = text.lines().filter_map(|line| line.split_whitespace().next()).filter(|id| id.starts_with("0/"));
+        ids.filter(|id| *id != "0/5").map(str::to_owned).collect()
+    };
+    for name in ["a", "b", "c"] {
+        let volume = pool.volume(name, 64 * MIB).unwrap();
+        fs::write(volume.path().join("file"), vec![1; MIB as usize]).unwrap();
+    }
+    assert_eq!(groups().len(), 3);
+    for name in ["a", "b", "c"] {
+        pool.remove(name).unwrap();
+    }
+    eventually("the end of the quota groups", || {
+        let synced = Command::new("btrfs").args(["filesystem", "sync"]).arg(data.path().join("pool")).status();
+        assert!(synced.unwrap().success());
+        pool.volume("d", MIB).unwrap();
+        pool.remove("d").unwrap();
+        // The last one removed waits for the next removal.
+        groups().len() <= 1
+    });
+}
+
+#[test]
+fn a_damaged_image_is_an_error_and_stays_as_it_is() {
+    let data = Data::new();
+    drop(data.pool());
+    eventually("the loop device's end", || loop_devices_of(data.path()) == 0);
+    let image = fs::OpenOptions::new().read(true).write(true).open(data.path().join("pool.img")).unwrap();
+    let superblock = 64 << 10;
+    let mut good = [0; 4096];
+    image.read_exact_at(&mut good, superblock).unwrap();
+    let mut wrong_sum = good;
+    wrong_sum[0x90] ^= 0xff;
+    for bad in [[0; 4096], wrong_sum] {
+        image.write_all_at(&bad, superblock).unwrap();
+        let error = Pool::open(data.path(), IMAGE).expect_err("it is damaged");
+        assert!(matches!(&error, PoolError::Unmountable { image, .. } if image.ends_with("pool.img")), "{error:?}");
+        assert!(error.to_string().contains("left untouched"), "{error}");
+        let mut now = [1; 4096];
+        image.read_exact_at(&mut now, superblock).unwrap();
+        assert_eq!(now, bad);
+        eventually("the loop device's end", || loop_devices_of(data.path()) == 0);
+    }
+    image.write_all_at(&good, superblock).unwrap();
+    assert_eq!(data.pool().kind(), PoolKind::LoopBtrfs);
+}
+
+#[test]
+fn an_unfinished_image_is_made_anew() {
+    let data = Data::new();
+    fs::write(data.path().join("pool.img.new"), "half an image").unwrap();
+    assert_eq!(data.pool().kind(), PoolKind::LoopBtrfs);
+    assert!(!data.path().join("pool.img.new").exists());
+}
+
+#[test]
+fn directories_stand_in_where_no_image_can_be_had() {
+    let data = Data::new();
+    let pool = Pool::open(data.path(), MIB).unwrap();
+    assert_eq!(pool.kind(), PoolKind::Directory);
+    assert!(pool.shortcoming().is_some_and(|why| why.contains("too few")), "{:?}", pool.shortcoming());
+    let volume = pool.volume("box", MIB).unwrap();
+    assert!(!volume.is_limit_hard());
+    fs::create_dir(volume.path().join("inner")).unwrap();
+    fs::write(volume.path().join("inner/file"), vec![1; 3 * MIB as usize]).unwrap();
+    fs::hard_link(volume.path().join("inner/file"), volume.path().join("link")).unwrap();
+    let used = volume.used_bytes().unwrap();
+    assert!((3 * MIB..4 * MIB).contains(&used), "{used} counted");
+    drop(pool);
+
+    // Volumes that exist decide, so that no sandbox loses its files when btrfs becomes available.
+    let pool = data.pool();
+    assert_eq!(pool.kind(), PoolKind::Directory);
+    assert_eq!(pool.list().unwrap(), ["box"]);
+    pool.remove("box").unwrap();
+    drop(pool);
+    assert_eq!(data.pool().kind(), PoolKind::LoopBtrfs);
+}
+
+#[test]
+fn a_btrfs_host_is_used_as_it_is_only_if_its_quotas_are_on() {
+    let data = Data::new();
+    // A btrfs for the data directory to be on, made by a pool of its own.
+    let outer = data.pool();
+    let host = outer.volume("host", 3 << 30).unwrap();
+    let pool = Pool::open(host.path(), IMAGE).unwrap();
+    assert_eq!(pool.kind(), PoolKind::NativeBtrfs);
+    let volume = pool.volume("box", 16 * MIB).unwrap();
+    let (_, refusal) = fill(&volume.path().join("file"), 64 * MIB);
+    assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT));
+    drop(volume);
+    pool.remove("box").unwrap();
+    assert!(!host.path().join("volumes/box").exists());
+    drop(pool);
+
+    let off = Command::new("btrfs").args(["quota", "disable"]).arg(data.path().join("pool")).status().unwrap();
+    assert!(off.success());
+    let pool = Pool::open(host.path(), IMAGE / 4).unwrap();
+    assert_eq!(pool.kind(), PoolKind::LoopBtrfs);
+    let flags = Command::new("lsattr").arg(host.path().join("pool.img")).output().unwrap();
+    let flags = String::from_utf8(flags.stdout).unwrap();
+    assert!(flags.split_whitespace().next().is_some_and(|flags| flags.contains('C')), "not copy-on-write: {flags}");
+    let volume = pool.volume("box", 16 * MIB).unwrap();
+    let (_, refusal) = fill(&volume.path().join("file"), 64 * MIB);
+    assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT));
+}
+
+#[test]
+fn a_nearly_full_host_gets_no_new_volumes() {
+    let data = Data::new();
+    let host: PathBuf = data.path().join("host");
+    fs::create_dir(&host).unwrap();
+    rustix::mount::mount("tmpfs", &host, "tmpfs", MountFlags::empty(), c"size=1200m").unwrap();
+    let pool = Pool::open(&host, IMAGE).unwrap();
+    let volume = pool.volume("box", 512 * MIB).unwrap();
+    assert!(pool.free_bytes().unwrap() <= 1200 * MIB, "never more than the host has");
+    assert!(fill(&volume.path().join("file"), 256 * MIB).1.is_none());
+    let error = pool.volume("second", MIB).expect_err("less than the reserve is left");
+    assert!(matches!(error, PoolError::NoSpace { .. }), "{error:?}");
+    pool.volume("box", 512 * MIB).expect("what exists can still be opened");
+    drop((volume, pool));
+    rustix::mount::unmount(&host, UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
+fn names_cannot_leave_the_pool() {
+    let data = Data::new();
+    let pool = data.pool();
+    for name in ["", ".", "..", "a/b", "../pool.img", ".hidden", "a\0b"] {
+        assert!(matches!(pool.volume(name, MIB), Err(PoolError::InvalidName(_))), "{name:?}");
+        assert!(matches!(pool.remove(name), Err(PoolError::InvalidName(_))), "{name:?}");
+    }
+}
