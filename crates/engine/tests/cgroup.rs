@@ -1,0 +1,430 @@
+//! Cgroups against the real kernel (root is needed, and its absence fails the tests), and the v2 rules against a stand-in
+//! tree, for machines whose controllers are all in v1 trees.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sandbar_engine::Limits;
+use sandbar_engine::cgroup::{Cgroup, CgroupError, Hierarchy, Mounts};
+
+const LIMITS: Limits = Limits { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
+
+/// The server's group of one test; ends and removes everything in it when the test is over, failed or not.
+struct Scene {
+    hierarchy: Hierarchy,
+}
+
+impl Scene {
+    fn new(mounts: &Mounts) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let group = format!("sandbar-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { hierarchy: Hierarchy::with_mounts(&group, mounts).expect("the machine has the controllers") }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for name in self.hierarchy.list() {
+            if let Some(group) = self.hierarchy.open_existing(&name) {
+                let ended = group.kill_all().and_then(|()| group.remove());
+                assert!(thread::panicking() || ended.is_ok(), "{ended:?}");
+            }
+        }
+        assert!(self.hierarchy.remove_root_if_empty() || thread::panicking());
+    }
+}
+
+/// This machine as it is and, where both versions are mounted, as it would be with v1 alone.
+fn machines() -> Vec<Mounts> {
+    let found = Mounts::detect().expect("mountinfo can be read");
+    let v1 = Mounts { unified: None, ..found.clone() };
+    if found.unified.is_some() && !found.v1.is_empty() { vec![found, v1] } else { vec![found] }
+}
+
+fn on_every_machine(mut check: impl FnMut(&Scene)) {
+    for mounts in machines() {
+        eprintln!("on {}", mounts.describe());
+        check(&Scene::new(&mounts));
+    }
+}
+
+/// A program that runs once it is in its cgroup; killed and awaited on drop.
+struct Inside {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Inside {
+    fn run(group: &Cgroup, program: &str, arguments: &[&str]) -> Self {
+        // The shell waits to be moved, then becomes the program.
+        let mut child = Command::new("sh")
+            .args(["-c", r#"read go; exec "$0" "$@""#, program])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sh starts");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        group.add(child.id()).expect("the process can be moved");
+        child.stdin.take().expect("it is piped").write_all(b"go\n").expect("it waits for this");
+        Self { child, output }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("output");
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // Usually dead already; awaiting it leaves no zombie.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} did not happen in time");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_memory_bomb_dies_and_its_parent_goes_on() {
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("bomb", &LIMITS).unwrap();
+        assert_eq!(group.oom_kills().unwrap(), 0);
+        // tail keeps a line without end in memory.
+        let script = "head -c 500M /dev/zero | tail >/dev/null; echo bomb $?; head -c 20M /dev/zero | tail | wc -c";
+        let mut shell = Inside::run(&group, "sh", &["-c", script]);
+        assert_eq!(shell.line(), "bomb 137");
+        assert_eq!(shell.line(), "20971520", "what fits the limit still runs");
+        assert!(group.oom_kills().unwrap() >= 1);
+    });
+}
+
+#[test]
+fn no_more_processes_than_the_limit() {
+    const FORK: &str = "import os, signal\nn = 0\ntry:\n  while n < 1000:\n    if os.fork() == 0: signal.pause()\n    n += 1\n\
+                        except OSError as e: print(n, e.errno, flush=True)\nsignal.pause()";
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("forks", &LIMITS).unwrap();
+        let mut python = Inside::run(&group, "python3", &["-c", FORK]);
+        assert_eq!(python.line(), format!("19 {}", libc::EAGAIN));
+        assert_eq!(group.usage().unwrap().pids, 20);
+        assert_eq!(group.pids().unwrap().len(), 20);
+        group.kill_all().unwrap();
+        assert!(group.pids().unwrap().is_empty());
+        group.remove().unwrap();
+        assert!(scene.hierarchy.list().is_empty());
+    });
+}
+
+#[test]
+fn a_fork_bomb_ends() {
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("forks", &Limits { pids: 200, ..LIMITS }).unwrap();
+        let _bomb = Inside::run(&group, "sh", &["-c", "f() { while :; do f & done; }; f; f"]);
+        eventually("the bomb's growth", || group.usage().unwrap().pids > 50);
+        group.kill_all().unwrap();
+        group.remove().unwrap();
+    });
+}
+
+#[test]
+fn a_frozen_group_stands_still_until_it_is_thawed() {
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("counter", &LIMITS).unwrap();
+        let _counter = Inside::run(&group, "sh", &["-c", "while :; do :; done"]);
+        let time = || group.usage().unwrap().cpu_usec;
+        let advances = |from: u64| eventually("progress", || time() > from + 1000);
+        advances(0);
+        for _ in 0..3 {
+            group.freeze().unwrap();
+            assert!(group.is_frozen().unwrap());
+            let before = time();
+            thread::sleep(Duration::from_millis(30));
+            assert_eq!(time(), before, "no time passes for it");
+            group.thaw().unwrap();
+            eventually("the thaw", || !group.is_frozen().unwrap());
+            advances(before);
+        }
+    });
+}
+
+#[test]
+fn a_frozen_group_can_be_killed() {
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("frozen", &LIMITS).unwrap();
+        let mut shell = Inside::run(&group, "sh", &["-c", "sleep 1000 & sleep 1000 & echo up; wait"]);
+        assert_eq!(shell.line(), "up");
+        group.freeze().unwrap();
+        group.kill_all().unwrap();
+        assert!(group.pids().unwrap().is_empty());
+        group.remove().unwrap();
+        group.kill_all().expect("absent is success");
+        group.remove().expect("absent is success");
+        assert!(scene.hierarchy.open_existing("frozen").is_none());
+    });
+}
+
+#[test]
+fn a_process_in_only_some_of_the_trees_is_found_and_killed() {
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("half", &LIMITS).unwrap();
+        for file in group.procs_files() {
+            let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+            fs::write(&file, child.id().to_string()).unwrap();
+            assert_eq!(group.pids().unwrap(), [child.id()]);
+            let waiter = thread::spawn(move || child.wait().unwrap());
+            group.kill_all().unwrap();
+            use std::os::unix::process::ExitStatusExt;
+            assert_eq!(waiter.join().unwrap().signal(), Some(libc::SIGKILL));
+        }
+    });
+}
+
+#[test]
+fn memory_and_cache_are_told_apart() {
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("usage", &Limits { memory_mb: 256, ..LIMITS }).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cached");
+        const HOLD: &str = "import sys, signal\nopen(sys.argv[1], 'wb').write(bytes(40 << 20))\nx = b'x' * (80 << 20)\n\
+                            print('up', flush=True)\nsignal.pause()";
+        let mut python = Inside::run(&group, "python3", &["-c", HOLD, file.to_str().unwrap()]);
+        assert_eq!(python.line(), "up");
+        let usage = group.usage().unwrap();
+        assert_eq!(usage.memory_limit, 256 << 20);
+        assert!((80 << 20..110 << 20).contains(&usage.memory_used), "{usage:?}");
+        assert!((38 << 20..60 << 20).contains(&usage.memory_cache), "{usage:?}");
+        assert!(usage.cpu_usec > 1000, "{usage:?}");
+    });
+}
+
+#[test]
+fn two_processors_worth_of_work_get_one() {
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("cpu", &LIMITS).unwrap();
+        let _busy: Vec<_> = (0..3).map(|_| Inside::run(&group, "sh", &["-c", "while :; do :; done"])).collect();
+        let (start, used) = (Instant::now(), group.usage().unwrap().cpu_usec);
+        thread::sleep(Duration::from_millis(500));
+        let used = Duration::from_micros(group.usage().unwrap().cpu_usec - used);
+        let share = used.as_secs_f64() / start.elapsed().as_secs_f64();
+        assert!(share < 1.3, "{share} processors were used");
+    });
+}
+
+#[test]
+fn a_left_over_group_is_taken_over_when_it_is_empty_only() {
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("box", &LIMITS).unwrap();
+        let _sleep = Inside::run(&group, "sleep", &["1000"]);
+        let again = scene.hierarchy.create("box", &LIMITS);
+        assert!(matches!(again, Err(CgroupError::Exists(ref name)) if name == "box"), "{again:?}");
+        assert_eq!(group.pids().unwrap().len(), 1, "the refusal changes nothing");
+        group.freeze().unwrap();
+        group.kill_all().unwrap();
+        let again = scene.hierarchy.create("box", &Limits { memory_mb: 32, ..LIMITS }).unwrap();
+        assert!(!again.is_frozen().unwrap());
+        assert_eq!(again.usage().unwrap().memory_limit, 32 << 20);
+        assert_eq!(scene.hierarchy.list(), ["box"]);
+    });
+}
+
+#[test]
+fn names_cannot_leave_the_tree() {
+    let scene = Scene::new(&machines()[0]);
+    for name in ["", ".", "..", "a/b", "../memory", "cgroup.procs"] {
+        assert!(matches!(scene.hierarchy.create(name, &LIMITS), Err(CgroupError::InvalidName(_))), "{name:?}");
+        assert!(scene.hierarchy.open_existing(name).is_none(), "{name:?}");
+    }
+}
+
+/// A directory with the files of a cgroup2 tree.
+struct FakeTree {
+    root: tempfile::TempDir,
+}
+
+impl FakeTree {
+    /// The server's group `server` and in it the empty group `box`, as the kernel would fill them.
+    fn new(controllers: &str) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let tree = Self { root };
+        fs::create_dir_all(tree.path("server/box")).unwrap();
+        tree.put("cgroup.controllers", controllers);
+        for directory in ["", "server/", "server/box/"] {
+            tree.put(&format!("{directory}cgroup.subtree_control"), "");
+        }
+        for (file, content) in [
+            ("cgroup.procs", ""),
+            ("cgroup.freeze", "0\n"),
+            ("cgroup.kill", ""),
+            ("cgroup.events", "populated 0\nfrozen 0\n"),
+            ("cpu.max", "max 100000\n"),
+            ("cpu.stat", "usage_usec 1234567\nuser_usec 1000000\n"),
+            ("memory.max", "max\n"),
+            ("memory.swap.max", "max\n"),
+            ("memory.oom.group", "1\n"),
+            ("memory.current", "1000000\n"),
+            ("memory.stat", "anon 500000\nfile 400000\nshmem 100000\n"),
+            ("memory.events", "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\n"),
+            ("pids.max", "max\n"),
+            ("pids.current", "5\n"),
+        ] {
+            tree.put(&format!("server/box/{file}"), content);
+        }
+        tree
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.root.path().join(file)
+    }
+
+    fn put(&self, file: &str, content: &str) {
+        fs::write(self.path(file), content).unwrap();
+    }
+
+    fn get(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).unwrap()
+    }
+
+    fn mounts(&self) -> Mounts {
+        Mounts { unified: Some(self.root.path().to_owned()), ..Mounts::default() }
+    }
+
+    fn group(&self) -> Cgroup {
+        Hierarchy::with_mounts("server", &self.mounts()).unwrap().create("box", &LIMITS).unwrap()
+    }
+
+    /// Does what the kernel does on `cgroup.freeze` and `cgroup.kill`, for as long as `body` runs.
+    fn with_kernel(&self, body: impl FnOnce()) {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let box_file = |file: &str| self.path("server/box").join(file);
+                let read = |file: &str| fs::read_to_string(box_file(file)).unwrap().trim().to_owned();
+                // In one step, as a real file of this kind never reads half-written.
+                let replace = |file: &str, text: &str| {
+                    fs::write(self.path("next"), text).unwrap();
+                    fs::rename(self.path("next"), box_file(file)).unwrap();
+                };
+                let (mut frozen, mut populated) = (2, 2);
+                while !over.load(Ordering::Relaxed) {
+                    if read("cgroup.kill") == "1" {
+                        replace("cgroup.procs", "");
+                    }
+                    let now = (u8::from(read("cgroup.freeze") == "1"), u8::from(!read("cgroup.procs").is_empty()));
+                    if now != (frozen, populated) {
+                        (frozen, populated) = now;
+                        write_in_place(
+                            &box_file("cgroup.events"),
+                            &format!("populated {populated}\nfrozen {frozen}\n"),
+                        );
+                    }
+                    thread::yield_now();
+                }
+            });
+            let _stop = Stop(&over);
+            body();
+        });
+    }
+}
+
+/// The reader holds `cgroup.events` open, so it must stay the same file; both texts have the same length.
+fn write_in_place(path: &Path, text: &str) {
+    fs::OpenOptions::new().write(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn v2_controllers_are_handed_down_and_limits_written() {
+    let tree = FakeTree::new("cpuset cpu io memory hugetlb pids rdma");
+    let group = tree.group();
+    for file in ["cgroup.subtree_control", "server/cgroup.subtree_control"] {
+        assert_eq!(tree.get(file), "+memory +cpu +pids");
+    }
+    let written = ["memory.max", "memory.swap.max", "memory.oom.group", "cpu.max", "pids.max"]
+        .map(|file| tree.get(&format!("server/box/{file}")));
+    assert_eq!(written, ["67108864", "0", "0", "100000 100000", "20"]);
+    assert_eq!(group.procs_files(), [tree.path("server/box/cgroup.procs")]);
+    group.add(4711).unwrap();
+    assert_eq!(tree.get("server/box/cgroup.procs"), "4711");
+    assert_eq!(group.pids().unwrap(), [4711]);
+}
+
+#[test]
+fn v2_controllers_that_are_there_are_not_asked_for_again() {
+    let tree = FakeTree::new("cpu memory pids");
+    tree.put("cgroup.subtree_control", "cpu memory pids\n");
+    tree.put("server/cgroup.subtree_control", "memory\n");
+    tree.group();
+    assert_eq!(tree.get("cgroup.subtree_control"), "cpu memory pids\n");
+    assert_eq!(tree.get("server/cgroup.subtree_control"), "+cpu +pids");
+}
+
+#[test]
+fn v2_usage_is_read() {
+    let tree = FakeTree::new("cpu memory pids");
+    let group = tree.group();
+    let usage = group.usage().unwrap();
+    assert_eq!((usage.cpu_usec, usage.pids, usage.memory_limit), (1_234_567, 5, 64 << 20));
+    assert_eq!((usage.memory_used, usage.memory_cache), (700_000, 300_000), "shared memory is no cache");
+    assert_eq!(group.oom_kills().unwrap(), 2);
+    tree.put("server/box/memory.max", "max\n");
+    assert_eq!(group.usage().unwrap().memory_limit, u64::MAX);
+}
+
+#[test]
+fn v2_freezes_thaws_and_kills() {
+    let tree = FakeTree::new("cpu memory pids");
+    let group = tree.group();
+    // A number beyond every pid: nothing real is ever signalled.
+    tree.put("server/box/cgroup.procs", "4194305\n");
+    tree.with_kernel(|| {
+        group.freeze().unwrap();
+        assert!(group.is_frozen().unwrap());
+        group.thaw().unwrap();
+        assert_eq!(tree.get("server/box/cgroup.freeze"), "0");
+        group.freeze().unwrap();
+        group.kill_all().unwrap();
+        assert_eq!(tree.get("server/box/cgroup.kill"), "1");
+        assert!(group.pids().unwrap().is_empty());
+    });
+}
+
+#[test]
+fn a_freeze_that_does_not_happen_is_taken_back() {
+    let tree = FakeTree::new("cpu memory pids");
+    let group = tree.group();
+    let frozen = group.freeze();
+    assert!(matches!(frozen, Err(CgroupError::Timeout { what: "freezing", .. })), "{frozen:?}");
+    assert_eq!(tree.get("server/box/cgroup.freeze"), "0");
+}
+
+#[test]
+fn a_missing_controller_is_named_with_its_fix() {
+    let tree = FakeTree::new("cpu pids");
+    let error = Hierarchy::with_mounts("server", &tree.mounts()).unwrap_err();
+    let CgroupError::Unsupported { what, fix } = error else { panic!("{error:?}") };
+    assert!(what.contains("memory"), "{what}");
+    assert!(!fix.is_empty());
+}
