@@ -5,6 +5,7 @@
 //! [`Engine::adopt`] finds the machine again.
 
 pub mod cgroup;
+pub mod net;
 pub mod pool;
 mod sys;
 

@@ -3,3 +3,4 @@
 
 pub(crate) mod btrfs;
 pub(crate) mod loopdev;
+pub(crate) mod tun;

@@ -1,0 +1,124 @@
+//! What a sandbox may see of an answer of the name system.
+//!
+//! Addresses it could not reach anyway are taken out, so that a name rebound to the host or to a private network leads nowhere,
+//! and clients do not try what is bound to fail. An answer left alone is passed on byte for byte.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use hickory_proto::op::Message;
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+
+/// One address that an answer holds.
+pub(super) struct Mention {
+    pub(super) address: IpAddr,
+    /// Whether the name asked for leads to it, directly or by aliases.
+    pub(super) asked: bool,
+    pub(super) time_to_live: Duration,
+}
+
+/// Takes the addresses out that `admit` refuses. Says whether there were any.
+pub(super) fn filter(message: &mut Message, mut admit: impl FnMut(&Mention) -> bool) -> bool {
+    let aliases = aliases(message);
+    let mut removed = false;
+    let mut keep = |record: &Record| {
+        let address = match &record.data {
+            RData::A(address) => IpAddr::V4(address.0),
+            RData::AAAA(address) => IpAddr::V6(address.0),
+            _ => return true,
+        };
+        let time_to_live = Duration::from_secs(record.ttl.into());
+        let kept = admit(&Mention { address, asked: aliases.contains(&record.name), time_to_live });
+        removed |= !kept;
+        kept
+    };
+    message.answers.retain(&mut keep);
+    message.authorities.retain(&mut keep);
+    message.additionals.retain(&mut keep);
+    removed
+}
+
+/// The name asked for and all that it is an alias of.
+fn aliases(message: &Message) -> Vec<Name> {
+    let mut names: Vec<Name> = message.queries.first().map(|query| query.name().clone()).into_iter().collect();
+    // Each round adds at least one name or is the last.
+    loop {
+        let further: Vec<Name> = message
+            .answers
+            .iter()
+            .filter(|record| record.record_type() == RecordType::CNAME && names.contains(&record.name))
+            .filter_map(|record| match &record.data {
+                RData::CNAME(target) if !names.contains(&target.0) => Some(target.0.clone()),
+                _ => None,
+            })
+            .collect();
+        if further.is_empty() {
+            return names;
+        }
+        names.extend(further);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use hickory_proto::op::{MessageType, OpCode, Query};
+    use hickory_proto::rr::rdata::{A, CNAME, TXT};
+
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::from_ascii(text).unwrap()
+    }
+
+    fn answer(records: Vec<Record>) -> Message {
+        let mut message = Message::new(7, MessageType::Response, OpCode::Query);
+        message.add_query(Query::query(name("a.example."), RecordType::A));
+        message.add_answers(records);
+        message
+    }
+
+    fn a(owner: &str, address: [u8; 4]) -> Record {
+        Record::from_rdata(name(owner), 30, RData::A(A(Ipv4Addr::from(address))))
+    }
+
+    fn cname(owner: &str, target: &str) -> Record {
+        Record::from_rdata(name(owner), 30, RData::CNAME(CNAME(name(target))))
+    }
+
+    #[test]
+    fn refused_addresses_are_removed_and_the_rest_stays() {
+        let txt = Record::from_rdata(name("a.example."), 30, RData::TXT(TXT::new(vec!["text".into()])));
+        let mut message = answer(vec![a("a.example.", [1, 1, 1, 1]), a("a.example.", [127, 0, 0, 1]), txt.clone()]);
+        message.add_additional(a("b.example.", [127, 0, 0, 2]));
+        assert!(filter(&mut message, |mention| !mention.address.is_loopback()));
+        assert_eq!(message.answers, [a("a.example.", [1, 1, 1, 1]), txt]);
+        assert!(message.additionals.is_empty());
+    }
+
+    #[test]
+    fn nothing_refused_means_nothing_changed() {
+        let mut message = answer(vec![a("a.example.", [1, 1, 1, 1])]);
+        assert!(!filter(&mut message, |_| true));
+        assert_eq!(message.answers.len(), 1);
+    }
+
+    #[test]
+    fn only_the_name_asked_for_and_its_aliases_count_as_asked() {
+        let mut message = answer(vec![
+            cname("C.example.", "d.example."),
+            cname("a.example.", "c.EXAMPLE."),
+            cname("d.example.", "a.example."),
+            a("d.example.", [10, 0, 0, 1]),
+            a("stranger.example.", [10, 0, 0, 2]),
+        ]);
+        let mut asked = Vec::new();
+        filter(&mut message, |mention| {
+            asked.extend(mention.asked.then_some(mention.address));
+            assert_eq!(mention.time_to_live, Duration::from_secs(30));
+            true
+        });
+        assert_eq!(asked, [IpAddr::from([10, 0, 0, 1])]);
+    }
+}

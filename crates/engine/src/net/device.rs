@@ -1,0 +1,87 @@
+//! `tun0`, the only device of a sandbox besides loopback: set up inside the namespace, served from outside it.
+
+use std::io;
+use std::net::{IpAddr, TcpListener};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+
+use super::namespace::inside;
+use super::netlink::{Link, Netlink};
+use super::{GATEWAY_V4, GATEWAY_V6, PREFIX_V4, PREFIX_V6, SANDBOX_V4, SANDBOX_V6};
+use crate::sys::tun;
+
+const NAME: &str = "tun0";
+/// Large, because every packet costs the same whatever its length.
+const MTU: u32 = 65_520;
+/// An [`Egress`](super::Egress) just dropped closes its descriptor when its task next runs.
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The descriptors that leave the namespace.
+pub(super) struct Device {
+    pub(super) tun: OwnedFd,
+    /// Where the sandbox's kernel terminates TCP.
+    pub(super) listener_v4: TcpListener,
+    /// Absent where the kernel has no IPv6.
+    pub(super) listener_v6: Option<TcpListener>,
+}
+
+/// Makes the device or attaches to the one that is there, and brings it into its full state.
+pub(super) fn set_up(netns: BorrowedFd<'_>) -> io::Result<Device> {
+    inside(netns, || {
+        let tun = open_when_free()?;
+        let index = rustix::net::netdevice::name_to_index(&tun, NAME)?;
+        let mut netlink = Netlink::open()?;
+        netlink.set_up(index, Some(MTU))?;
+        let v4 = Link { address: SANDBOX_V4.into(), prefix: PREFIX_V4, gateway: GATEWAY_V4.into() };
+        netlink.configure(index, &v4)?;
+        let listener_v4 = listen(SANDBOX_V4.into())?;
+        let v6 = Link { address: SANDBOX_V6.into(), prefix: PREFIX_V6, gateway: GATEWAY_V6.into() };
+        let listener_v6 = netlink.configure(index, &v6).and_then(|()| listen(SANDBOX_V6.into())).ok();
+        Ok(Device { tun, listener_v4, listener_v6 })
+    })
+}
+
+fn open_when_free() -> io::Result<OwnedFd> {
+    let deadline = Instant::now() + BUSY_PATIENCE;
+    loop {
+        match tun::open(NAME) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(2));
+            }
+            done => return done,
+        }
+    }
+}
+
+fn listen(address: IpAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((address, 0))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The outer end of the device. Shared: each read and write moves one whole frame.
+pub(super) struct Tun(AsyncFd<OwnedFd>);
+
+impl Tun {
+    pub(super) fn new(tun: OwnedFd) -> io::Result<Self> {
+        Ok(Self(tun::watch(tun)?))
+    }
+
+    pub(super) async fn readable(&self) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
+        self.0.readable().await
+    }
+
+    pub(super) fn receive(&self, frame: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.0, frame)?)
+    }
+
+    /// Hands a frame to the sandbox's kernel. One that it does not take is lost, as on any network.
+    pub(super) fn send(&self, frame: &[u8]) {
+        if let Err(error) = rustix::io::write(&self.0, frame) {
+            tracing::debug!(%error, length = frame.len(), "the sandbox's device refused a packet");
+        }
+    }
+}

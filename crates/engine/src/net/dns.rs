@@ -1,0 +1,192 @@
+//! The name server of a sandbox: passes questions to the host's name servers and filters what comes back.
+//!
+//! A question goes out as it came, with an identifier and from a port of our own; an answer that nothing is taken from goes back
+//! as it came. Over UDP a truncated answer is passed on, and the client asks again over TCP.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::answers::{self, Mention};
+use super::host::{Guard, is_routed};
+use super::nameservers::Nameservers;
+use super::policy::{self, Named};
+
+/// Most questions of a sandbox in the air; more are dropped, and clients ask again.
+const MOST_QUESTIONS: usize = 256;
+/// How long one server may take before the next is asked.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// How often the whole list is asked.
+const ROUNDS: usize = 2;
+/// How long a question may take altogether.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// How long a client may leave its connection idle.
+const STREAM_IDLE: Duration = Duration::from_secs(10);
+const HEADER: usize = 12;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transport {
+    Udp,
+    Tcp,
+}
+
+pub(super) struct Resolver {
+    guard: Arc<Guard>,
+    nameservers: Nameservers,
+    places: Arc<Semaphore>,
+}
+
+impl Resolver {
+    pub(super) fn new(guard: Arc<Guard>) -> Self {
+        let nameservers = Nameservers::new(guard.config.nameservers.clone());
+        Self { guard, nameservers, places: Arc::new(Semaphore::new(MOST_QUESTIONS)) }
+    }
+
+    /// A place for one more question; none when too many are in the air.
+    pub(super) fn place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).try_acquire_owned().ok()
+    }
+
+    /// Answers the questions that come over one connection, in their order.
+    pub(super) async fn serve(&self, mut stream: TcpStream) {
+        loop {
+            let Ok(Ok(question)) = timeout(STREAM_IDLE, read_message(&mut stream)).await else { return };
+            let Some(answer) = self.answer(&question, Transport::Tcp).await else { return };
+            let Ok(Ok(())) = timeout(STREAM_IDLE, write_message(&mut stream, &answer)).await else { return };
+        }
+    }
+
+    /// The answer to one question; `None` to what is no question.
+    pub(super) async fn answer(&self, question: &[u8], transport: Transport) -> Option<Vec<u8>> {
+        let asked = match Message::from_vec(question) {
+            Ok(message) if message.metadata.message_type != MessageType::Query => return None,
+            Ok(message) if message.metadata.op_code != OpCode::Query => {
+                return failure(question, ResponseCode::NotImp);
+            }
+            Ok(message) if message.queries.len() == 1 => message,
+            _ => return failure(question, ResponseCode::FormErr),
+        };
+        let deadline = Instant::now() + PATIENCE;
+        let servers = self.nameservers.current();
+        for server in servers.iter().cycle().take(servers.len() * ROUNDS) {
+            let end = deadline.min(Instant::now() + ATTEMPT);
+            let reply = timeout_at(end, ask(*server, question, &asked, transport)).await;
+            match reply {
+                Ok(Ok((bytes, message))) => return self.present(bytes, message, asked.metadata.id),
+                Ok(Err(error)) => tracing::debug!(%server, %error, "a name server gave no answer"),
+                Err(_) => tracing::debug!(%server, "a name server gave no answer in time"),
+            }
+            if Instant::now() >= deadline {
+                break;
+            }
+        }
+        failure(question, ResponseCode::ServFail)
+    }
+
+    /// What the sandbox sees of a name server's answer.
+    fn present(&self, mut bytes: Vec<u8>, mut message: Message, id: u16) -> Option<Vec<u8>> {
+        let name = message.queries.first().map(|query| query.name().to_ascii()).unwrap_or_default();
+        let allowed = policy::name_is_allowed(&name, &self.guard.config);
+        let removed = answers::filter(&mut message, |Mention { address, asked, time_to_live }| {
+            let named = if allowed && *asked { Named::Allowed } else { Named::No };
+            match self.guard.admit(*address, named, *time_to_live) {
+                // Without a way there, a client would only lose time on it.
+                Ok(()) => address.is_ipv4() || is_routed(*address),
+                Err(reason) => {
+                    tracing::debug!(name, %address, %reason, "took an address out of an answer");
+                    false
+                }
+            }
+        });
+        if removed {
+            message.metadata.id = id;
+            return message.to_vec().ok();
+        }
+        bytes[..2].copy_from_slice(&id.to_be_bytes());
+        Some(bytes)
+    }
+}
+
+/// Asks one server; the answer is known to be one to this question.
+async fn ask(
+    server: SocketAddr,
+    question: &[u8],
+    asked: &Message,
+    transport: Transport,
+) -> io::Result<(Vec<u8>, Message)> {
+    // Neither the identifier nor the port may be foreseen, else anybody could answer.
+    let id = Message::query().metadata.id;
+    let mut question = question.to_vec();
+    question[..2].copy_from_slice(&id.to_be_bytes());
+    let fits = |answer: &[u8]| {
+        let message = Message::from_vec(answer).ok()?;
+        let fits = message.metadata.id == id
+            && message.metadata.message_type == MessageType::Response
+            && (message.queries == asked.queries
+                || message.queries.is_empty() && message.metadata.response_code != ResponseCode::NoError);
+        fits.then_some(message)
+    };
+    match transport {
+        Transport::Udp => {
+            let any: IpAddr =
+                if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            let socket = UdpSocket::bind((any, 0)).await?;
+            socket.connect(server).await?;
+            socket.send(&question).await?;
+            let mut buffer = vec![0; usize::from(asked.max_payload()).max(512)];
+            loop {
+                let length = socket.recv(&mut buffer).await?;
+                // What does not fit may be forged; the true answer may still come.
+                if let Some(message) = fits(&buffer[..length]) {
+                    buffer.truncate(length);
+                    return Ok((buffer, message));
+                }
+            }
+        }
+        Transport::Tcp => {
+            let mut stream = TcpStream::connect(server).await?;
+            write_message(&mut stream, &question).await?;
+            let answer = read_message(&mut stream).await?;
+            let message = fits(&answer).ok_or(io::ErrorKind::InvalidData)?;
+            Ok((answer, message))
+        }
+    }
+}
+
+/// The question sent back with an error; `None` if it is too short to be one.
+fn failure(question: &[u8], code: ResponseCode) -> Option<Vec<u8>> {
+    let header = question.first_chunk::<HEADER>()?;
+    let id = u16::from_be_bytes([header[0], header[1]]);
+    if header[2] & 0x80 != 0 {
+        return None;
+    }
+    let asked = Message::from_vec(question).ok();
+    let op_code = asked.as_ref().map_or(OpCode::Query, |asked| asked.metadata.op_code);
+    let mut message = Message::error_msg(id, op_code, code);
+    message.metadata.recursion_available = true;
+    if let Some(asked) = asked {
+        message.metadata.recursion_desired = asked.metadata.recursion_desired;
+        message.add_queries(asked.queries);
+    }
+    message.to_vec().ok()
+}
+
+async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let length = stream.read_u16().await?;
+    let mut message = vec![0; length.into()];
+    stream.read_exact(&mut message).await?;
+    if message.len() < HEADER { Err(io::ErrorKind::InvalidData.into()) } else { Ok(message) }
+}
+
+async fn write_message(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    let length = u16::try_from(message.len()).map_err(|_| io::ErrorKind::InvalidData)?;
+    let framed = [&length.to_be_bytes(), message].concat();
+    stream.write_all(&framed).await
+}

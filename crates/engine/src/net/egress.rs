@@ -1,0 +1,367 @@
+//! One sandbox's way out: a task that serves the sandbox's device and listeners.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
+use tracing::Instrument;
+
+use super::device::{self, Device, Tun};
+use super::dns::{Resolver, Transport};
+use super::host::Guard;
+use super::packet::{self, Content, Datagram, MAX_FRAME, Segment, Unreachable, VNET};
+use super::relay::{abort, relay};
+use super::tcp::{self, DialFailure, FlowId, Outbound, State, Target, gateway};
+use super::{EgressConfig, GATEWAY_V4, GATEWAY_V6, NAMESERVER, SANDBOX_V4, SANDBOX_V6, udp};
+
+const DNS_PORT: u16 = 53;
+/// Packets handled in a row before connections and timers get their turn.
+const TURN: usize = 64;
+/// Pause after a connection could not be accepted, for lack of descriptors most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// Shared by all sandboxes a thread serves, since no packet stays in it beyond its handling.
+    static FRAME: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_FRAME].into_boxed_slice());
+}
+
+/// A sandbox's connection to the world outside. Dropping it cuts every flow and leaves the device in place, so that another
+/// `Egress` can attach to it.
+#[derive(Debug)]
+pub struct Egress {
+    task: JoinHandle<()>,
+}
+
+impl Egress {
+    /// Connects the sandbox with network namespace `netns`, new or cut off earlier.
+    ///
+    /// Must be called inside a Tokio runtime, which then serves the sandbox. Blocks for about a millisecond, or up to two
+    /// seconds while another `Egress` of the sandbox is being dropped.
+    ///
+    /// # Errors
+    /// Those of the kernel: no TUN device to be had, or no privilege.
+    pub fn attach(netns: BorrowedFd<'_>, config: Arc<EgressConfig>) -> io::Result<Self> {
+        let Device { tun, listener_v4, listener_v6 } = device::set_up(netns)?;
+        let guard = Arc::new(Guard::new(config));
+        let server = Server {
+            tun: Arc::new(Tun::new(tun)?),
+            listener_v4: Listener::new(listener_v4)?,
+            listener_v6: listener_v6.map(Listener::new).transpose()?,
+            resolver: Arc::new(Resolver::new(Arc::clone(&guard))),
+            guard,
+            tcp: tcp::Flows::default(),
+            udp: udp::Flows::default(),
+            tasks: JoinSet::new(),
+            next_sweep: None,
+        };
+        let task = tokio::spawn(server.run().in_current_span());
+        Ok(Self { task })
+    }
+
+    /// Cuts every flow and returns when nothing serves the sandbox any more.
+    pub async fn close(mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await; // Ends as cancelled.
+    }
+}
+
+impl Drop for Egress {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    fn new(listener: std::net::TcpListener) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        Ok(Self { listener: TcpListener::from_std(listener)?, address })
+    }
+}
+
+/// What the task of a flow reports when it ends.
+enum Ended {
+    Dial { port: u16, id: FlowId, result: Result<TcpStream, DialFailure> },
+    Relay { port: u16, id: FlowId },
+    Udp(Arc<udp::Flow>),
+    Question,
+}
+
+/// State that only the task touches. Dropping it ends all tasks it has started.
+struct Server {
+    tun: Arc<Tun>,
+    listener_v4: Listener,
+    listener_v6: Option<Listener>,
+    guard: Arc<Guard>,
+    resolver: Arc<Resolver>,
+    tcp: tcp::Flows,
+    udp: udp::Flows,
+    tasks: JoinSet<Ended>,
+    next_sweep: Option<Instant>,
+}
+
+impl Server {
+    async fn run(mut self) {
+        let mut sweep = pin!(tokio::time::sleep(Duration::ZERO));
+        loop {
+            let tun = Arc::clone(&self.tun);
+            tokio::select! {
+                ready = tun.readable() => {
+                    let done = match ready {
+                        Ok(mut ready) => self.drain(&mut ready),
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = done {
+                        // Root in the sandbox can remove the device; that ends its own network and nothing else.
+                        tracing::warn!(%error, "the sandbox's network device is gone");
+                        return;
+                    }
+                }
+                accepted = accept(&self.listener_v4, self.listener_v6.as_ref()) => match accepted {
+                    Ok((stream, peer)) => self.pair(stream, peer),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection of a sandbox");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+                () = sweep.as_mut(), if self.next_sweep.is_some() => {
+                    self.next_sweep = self.tcp.sweep(Instant::now());
+                    arm(sweep.as_mut(), self.next_sweep);
+                    continue;
+                }
+            }
+            if self.next_sweep.is_none() {
+                self.next_sweep = self.tcp.sweep(Instant::now());
+                arm(sweep.as_mut(), self.next_sweep);
+            }
+        }
+    }
+
+    fn drain(&mut self, ready: &mut tokio::io::unix::AsyncFdReadyGuard<'_, std::os::fd::OwnedFd>) -> io::Result<()> {
+        FRAME.with_borrow_mut(|frame| {
+            for _ in 0..TURN {
+                match self.tun.receive(frame) {
+                    Ok(length) => self.handle(&mut frame[..length]),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        ready.clear_ready();
+                        return Ok(());
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            ready.retain_ready();
+            Ok(())
+        })
+    }
+
+    fn handle(&mut self, frame: &mut [u8]) {
+        let Some(parsed) = packet::parse(frame) else { return };
+        if parsed.source != IpAddr::V4(SANDBOX_V4) && parsed.source != IpAddr::V6(SANDBOX_V6) {
+            return;
+        }
+        match parsed.content {
+            Content::Tcp(segment) if parsed.destination == gateway(parsed.destination) => self.inbound(&segment, frame),
+            Content::Tcp(segment) => self.outbound(&segment, frame),
+            Content::Udp(datagram) => self.datagram(datagram, frame),
+            Content::Echo => self.refuse(frame, Unreachable::Prohibited),
+            Content::Other => {}
+        }
+    }
+
+    /// A segment of a program in the sandbox.
+    fn outbound(&mut self, segment: &Segment, frame: &mut [u8]) {
+        match self.tcp.outbound(segment, frame.len()) {
+            Outbound::Forward(port) => self.to_listener(frame, port, segment.source),
+            Outbound::Open => self.open(segment, frame),
+            Outbound::Reset => self.reset(segment),
+            Outbound::Ignore => {}
+        }
+    }
+
+    /// A segment of one of our listeners' connections, which goes back to the program as if its target had sent it.
+    fn inbound(&mut self, segment: &Segment, frame: &mut [u8]) {
+        let ours = self.listener(segment.source).is_some_and(|listener| listener == segment.source);
+        let flow = self.tcp.by_port(segment.destination.port());
+        match flow.filter(|flow| ours && flow.client.is_ipv4() == segment.source.is_ipv4()) {
+            Some(flow) => {
+                packet::readdress(frame, flow.target, flow.client);
+                self.tun.send(frame);
+            }
+            None => self.reset(segment),
+        }
+    }
+
+    fn open(&mut self, segment: &Segment, frame: &mut [u8]) {
+        let target = segment.destination;
+        if target == SocketAddr::from((NAMESERVER, DNS_PORT)) {
+            let state = State::Ready { target: Target::Resolver, since: Instant::now() };
+            match self.tcp.open(segment, |_, _| state) {
+                Some(port) => self.to_listener(frame, port, segment.source),
+                None => self.reset(segment),
+            }
+            return;
+        }
+        if let Err(reason) = self.guard.check(target.ip()) {
+            tracing::debug!(%target, %reason, "refused a connection");
+            return self.reset(segment);
+        }
+        let (tasks, syn) = (&mut self.tasks, frame.to_vec());
+        let opened = self.tcp.open(segment, |port, id| {
+            let task = tasks.spawn(async move { Ended::Dial { port, id, result: tcp::dial(target).await } });
+            State::Dialling { syn, task }
+        });
+        if opened.is_none() {
+            self.reset(segment);
+        }
+    }
+
+    fn ended(&mut self, ended: Result<(Id, Ended), JoinError>) {
+        match ended {
+            Ok((_, Ended::Dial { port, id, result: Ok(stream) })) => {
+                let state = State::Ready { target: Target::Stream(stream), since: Instant::now() };
+                if let Some((State::Dialling { mut syn, .. }, flow)) = self.tcp.advance(port, id, state) {
+                    let client = flow.client;
+                    self.to_listener(&mut syn, port, client);
+                }
+            }
+            Ok((_, Ended::Dial { port, id, result: Err(failure) })) => {
+                if self.tcp.by_port(port).is_some_and(|flow| flow.id == id)
+                    && let Some(flow) = self.tcp.remove(port)
+                    && let State::Dialling { syn, .. } = flow.state
+                {
+                    tracing::debug!(target = %flow.target, ?failure, "a connection failed");
+                    match (failure, packet::parse(&syn).map(|parsed| parsed.content)) {
+                        (DialFailure::Refused, Some(Content::Tcp(segment))) => self.reset(&segment),
+                        (DialFailure::Unreachable(why), _) => self.refuse(&syn, why),
+                        _ => {}
+                    }
+                }
+            }
+            Ok((_, Ended::Relay { port, id })) => {
+                self.tcp.advance(port, id, State::Closing);
+            }
+            Ok((_, Ended::Udp(flow))) => self.udp.remove(&flow),
+            Ok((_, Ended::Question)) => {}
+            Err(error) => {
+                if error.is_panic() {
+                    tracing::error!(%error, "the task of a flow failed");
+                }
+                self.tcp.remove_by_task(error.id());
+            }
+        }
+    }
+
+    /// Joins an accepted connection with its target. Only connections that we have let in come from the gateway.
+    fn pair(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let port = peer.port();
+        let ours = self.tcp.by_port(port).is_some_and(|flow| gateway(flow.client.ip()) == peer.ip() && flow.is_ready());
+        if !ours {
+            return abort(stream);
+        }
+        let _ = stream.set_nodelay(true); // A slower connection is still one.
+        let (tasks, resolver) = (&mut self.tasks, Arc::clone(&self.resolver));
+        self.tcp.take(port, |id, target| {
+            tasks.spawn(async move {
+                match target {
+                    Target::Stream(outside) => relay(stream, outside).await,
+                    Target::Resolver => resolver.serve(stream).await,
+                }
+                Ended::Relay { port, id }
+            })
+        });
+    }
+
+    fn datagram(&mut self, datagram: Datagram, frame: &[u8]) {
+        let Datagram { source, destination, payload } = datagram;
+        if destination == SocketAddr::from((NAMESERVER, DNS_PORT)) {
+            return self.question(source, frame[payload].to_vec());
+        }
+        if let Some(flow) = self.udp.find((source, destination)) {
+            return flow.send(&frame[payload], &self.tun);
+        }
+        if let Err(reason) = self.guard.check(destination.ip()) {
+            tracing::debug!(target = %destination, %reason, "refused a datagram");
+            return self.refuse(frame, Unreachable::Prohibited);
+        }
+        match udp::Flow::open((source, destination)) {
+            Ok(flow) => {
+                flow.send(&frame[payload], &self.tun);
+                let receiving = Arc::clone(&flow).receive(Arc::clone(&self.tun));
+                let task = self.tasks.spawn(async move { Ended::Udp(receiving.await) });
+                self.udp.insert(flow, task);
+            }
+            Err(error) => {
+                tracing::debug!(target = %destination, %error, "a datagram cannot be sent");
+                self.refuse(frame, Unreachable::Host);
+            }
+        }
+    }
+
+    fn question(&mut self, client: SocketAddr, question: Vec<u8>) {
+        let Some(place) = self.resolver.place() else { return };
+        let (resolver, tun) = (Arc::clone(&self.resolver), Arc::clone(&self.tun));
+        self.tasks.spawn(async move {
+            if let Some(answer) = resolver.answer(&question, Transport::Udp).await {
+                let mut buffer = vec![0; packet::MAX_UDP_HEADERS];
+                buffer.extend(&answer);
+                if let Some(frame) = packet::udp(&mut buffer, answer.len(), (NAMESERVER, DNS_PORT).into(), client) {
+                    tun.send(&buffer[frame]);
+                }
+            }
+            drop(place);
+            Ended::Question
+        });
+    }
+
+    fn listener(&self, like: SocketAddr) -> Option<SocketAddr> {
+        if like.is_ipv4() { Some(self.listener_v4.address) } else { self.listener_v6.as_ref().map(|v6| v6.address) }
+    }
+
+    fn to_listener(&self, frame: &mut [u8], port: u16, client: SocketAddr) {
+        let Some(listener) = self.listener(client) else { return };
+        packet::readdress(frame, SocketAddr::new(gateway(client.ip()), port), listener);
+        self.tun.send(frame);
+    }
+
+    fn reset(&self, segment: &Segment) {
+        if let Some(frame) = packet::reset(segment) {
+            self.tun.send(&frame);
+        }
+    }
+
+    /// Tells the sender of a frame that it goes no further.
+    fn refuse(&self, frame: &[u8], why: Unreachable) {
+        let Some(original) = frame.get(VNET..) else { return };
+        let from = if original.first().is_some_and(|first| first >> 4 == 4) { GATEWAY_V4.into() } else { GATEWAY_V6.into() };
+        if let Some(answer) = packet::unreachable(original, from, why) {
+            self.tun.send(&answer);
+        }
+    }
+}
+
+async fn accept(v4: &Listener, v6: Option<&Listener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match v6 {
+        None => v4.listener.accept().await,
+        Some(v6) => tokio::select! {
+            accepted = v4.listener.accept() => accepted,
+            accepted = v6.listener.accept() => accepted,
+        },
+    }
+}
+
+fn arm(timer: Pin<&mut tokio::time::Sleep>, when: Option<Instant>) {
+    if let Some(when) = when {
+        timer.reset(when.into());
+    }
+}

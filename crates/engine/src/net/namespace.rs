@@ -1,0 +1,127 @@
+//! Work inside another network namespace, done by threads that never carry it back to anybody else.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::oneshot;
+
+/// A port of the sandbox whose queue is full does not answer at all.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Runs `work` on a new thread inside `netns`. The thread ends with it, so it need not find its way back.
+pub(super) fn inside<T: Send>(
+    netns: BorrowedFd<'_>,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    thread::scope(|scope| {
+        let visitor = thread::Builder::new().name("netns".into()).spawn_scoped(scope, || {
+            enter(netns)?;
+            work()
+        })?;
+        visitor.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Connects to a port of the sandbox with network namespace `netns` as a program inside would: `127.0.0.1`, then `::1`.
+///
+/// # Errors
+/// `ConnectionRefused` when nothing listens there, `TimedOut` when the listener does not answer.
+pub async fn dial_in(netns: BorrowedFd<'_>, port: u16) -> io::Result<TcpStream> {
+    let netns = netns.try_clone_to_owned()?;
+    let refused = match connect(&netns, (Ipv4Addr::LOCALHOST, port).into()).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
+        done => return done,
+    };
+    // Where IPv6 is off there is nothing to add to the refusal.
+    connect(&netns, (Ipv6Addr::LOCALHOST, port).into()).await.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => error,
+        _ => refused,
+    })
+}
+
+async fn connect(netns: &OwnedFd, target: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket_in(netns, target).await?));
+    let stream = tokio::time::timeout(DIAL_TIMEOUT, socket.connect(target)).await.map_err(io::Error::from)??;
+    // Where nothing listens, the port the kernel picked for our end may be the very one dialled: TCP then meets itself.
+    if stream.local_addr()? == target {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A stream socket made inside a namespace; it stays of that namespace wherever it is used.
+async fn socket_in(netns: &OwnedFd, target: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    // A visitor that could not return drops the orders it still had; the next one takes them.
+    for _ in 0..3 {
+        let (reply, answer) = oneshot::channel();
+        order(Order { netns: netns.try_clone()?, family, reply })?;
+        if let Ok(socket) = answer.await {
+            return socket;
+        }
+    }
+    Err(io::Error::other("no thread can visit network namespaces"))
+}
+
+struct Order {
+    netns: OwnedFd,
+    family: AddressFamily,
+    reply: oneshot::Sender<io::Result<OwnedFd>>,
+}
+
+/// The one thread that makes sockets in namespaces and returns. Making one takes microseconds, so all sandboxes share it.
+static VISITOR: Mutex<Option<mpsc::Sender<Order>>> = Mutex::new(None);
+
+fn order(order: Order) -> io::Result<()> {
+    let mut visitor = VISITOR.lock().expect("no code panics while it holds this lock");
+    let order = match visitor.take() {
+        Some(sender) => match sender.send(order) {
+            Ok(()) => {
+                *visitor = Some(sender);
+                return Ok(());
+            }
+            Err(mpsc::SendError(order)) => order,
+        },
+        None => order,
+    };
+    let home = rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let (sender, orders) = mpsc::channel();
+    thread::Builder::new().name("netns-visitor".into()).spawn(move || visit(&home, &orders))?;
+    // Fails only if the visitor has ended already; the reply's channel then says so.
+    let _ = sender.send(order);
+    *visitor = Some(sender);
+    Ok(())
+}
+
+fn visit(home: &OwnedFd, orders: &mpsc::Receiver<Order>) {
+    while let Ok(Order { netns, family, reply }) = orders.recv() {
+        let socket = enter(netns.as_fd()).and_then(|()| {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from);
+            // A thread that cannot return must not go on: it would make other sandboxes' sockets in the wrong place.
+            enter(home.as_fd()).map(|()| socket)
+        });
+        match socket {
+            Ok(socket) => {
+                let _ = reply.send(socket); // The caller may have given up.
+            }
+            Err(error) => {
+                let _ = reply.send(Err(error));
+                return;
+            }
+        }
+    }
+}
+
+fn enter(netns: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?)
+}

@@ -1,0 +1,228 @@
+//! The few requests to the kernel's routing socket that a sandbox's network needs.
+//!
+//! A request is answered before the send returns, so the receive timeout only guards against a kernel that behaves otherwise.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+
+const HEADER: usize = 16;
+/// Loopback is the first device of every namespace.
+const LOOPBACK_INDEX: u32 = 1;
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the host would do with a packet to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Send it to another machine.
+    Elsewhere,
+    /// Deliver it to itself, or to every neighbour.
+    HostOrGroup,
+    /// Refuse it.
+    None,
+}
+
+/// A device's address and the default route through it.
+pub(super) struct Link {
+    pub(super) address: IpAddr,
+    pub(super) prefix: u8,
+    pub(super) gateway: IpAddr,
+}
+
+/// Sets the loopback device of the calling thread's network namespace up.
+///
+/// # Errors
+/// Those of the routing socket; a new namespace of one's own gives none.
+pub fn bring_up_loopback() -> io::Result<()> {
+    Netlink::open()?.set_up(LOOPBACK_INDEX, None)
+}
+
+pub(super) struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// Talks about the network namespace that the calling thread is in, also when used elsewhere later.
+    pub(super) fn open() -> io::Result<Self> {
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(REPLY_TIMEOUT))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Sets a device up, with the given MTU if any.
+    pub(super) fn set_up(&mut self, index: u32, mtu: Option<u32>) -> io::Result<()> {
+        let mut body = Vec::with_capacity(32);
+        body.extend([libc::AF_UNSPEC as u8, 0, 0, 0]);
+        body.extend(index.to_ne_bytes());
+        body.extend((libc::IFF_UP as u32).to_ne_bytes());
+        body.extend((libc::IFF_UP as u32).to_ne_bytes());
+        if let Some(mtu) = mtu {
+            attribute(&mut body, libc::IFLA_MTU, &mtu.to_ne_bytes());
+        }
+        self.perform(libc::RTM_NEWLINK, 0, &body)
+    }
+
+    /// Gives a device its address and makes it the default route. What is there already is kept.
+    pub(super) fn configure(&mut self, index: u32, link: &Link) -> io::Result<()> {
+        let replace = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+        let (family, address) = octets(link.address);
+        // Nobody else is on the link, so duplicate address detection would only delay the first connection.
+        let mut body = vec![family, link.prefix, libc::IFA_F_NODAD as u8, libc::RT_SCOPE_UNIVERSE];
+        body.extend(index.to_ne_bytes());
+        attribute(&mut body, libc::IFA_LOCAL, &address);
+        attribute(&mut body, libc::IFA_ADDRESS, &address);
+        self.perform(libc::RTM_NEWADDR, replace, &body)?;
+
+        let mut body = vec![family, 0, 0, 0, libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, libc::RT_SCOPE_UNIVERSE];
+        body.push(libc::RTN_UNICAST);
+        body.extend(0_u32.to_ne_bytes());
+        attribute(&mut body, libc::RTA_GATEWAY, &octets(link.gateway).1);
+        attribute(&mut body, libc::RTA_OIF, &index.to_ne_bytes());
+        self.perform(libc::RTM_NEWROUTE, replace, &body)
+    }
+
+    /// Every address of every device.
+    pub(super) fn addresses(&mut self) -> io::Result<HashSet<IpAddr>> {
+        let body = [libc::AF_UNSPEC as u8, 0, 0, 0, 0, 0, 0, 0];
+        self.send(libc::RTM_GETADDR, libc::NLM_F_DUMP, &body)?;
+        let mut found = HashSet::new();
+        loop {
+            let datagram = self.receive()?;
+            for (kind, message) in messages(&datagram, self.sequence) {
+                match kind {
+                    DONE => return Ok(found),
+                    ERROR => return Err(error_of(message).unwrap_or_else(|| io::ErrorKind::InvalidData.into())),
+                    _ => {
+                        // On a point-to-point link the address is the peer's and the local one is ours.
+                        let local = find(message, 8, libc::IFA_LOCAL).or_else(|| find(message, 8, libc::IFA_ADDRESS));
+                        found.extend(local.and_then(ip));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the routing tables say now, which also covers addresses routed to the host without being on a device.
+    pub(super) fn route(&mut self, target: IpAddr) -> io::Result<Route> {
+        let (family, address) = octets(target);
+        let mut body = vec![family, address.len() as u8 * 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        attribute(&mut body, libc::RTA_DST, &address);
+        self.send(libc::RTM_GETROUTE, 0, &body)?;
+        loop {
+            let datagram = self.receive()?;
+            if let Some((kind, message)) = messages(&datagram, self.sequence).next() {
+                return match (kind, message.get(7).copied()) {
+                    (ERROR, _) => Ok(Route::None),
+                    (_, Some(libc::RTN_UNICAST)) => Ok(Route::Elsewhere),
+                    (_, Some(libc::RTN_LOCAL | libc::RTN_BROADCAST | libc::RTN_ANYCAST | libc::RTN_MULTICAST)) => {
+                        Ok(Route::HostOrGroup)
+                    }
+                    (_, _) => Ok(Route::None),
+                };
+            }
+        }
+    }
+
+    /// Sends a request that is answered by an acknowledgement alone.
+    fn perform(&mut self, kind: u16, flags: libc::c_int, body: &[u8]) -> io::Result<()> {
+        self.send(kind, flags | libc::NLM_F_ACK, body)?;
+        loop {
+            let datagram = self.receive()?;
+            for (kind, message) in messages(&datagram, self.sequence) {
+                if kind == ERROR {
+                    return error_of(message).map_or(Ok(()), Err);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, kind: u16, flags: libc::c_int, body: &[u8]) -> io::Result<()> {
+        self.sequence += 1;
+        let mut request = Vec::with_capacity(HEADER + body.len());
+        request.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+        request.extend(kind.to_ne_bytes());
+        request.extend(((flags | libc::NLM_F_REQUEST) as u16).to_ne_bytes());
+        request.extend(self.sequence.to_ne_bytes());
+        request.extend(0_u32.to_ne_bytes());
+        request.extend(body);
+        rustix::net::sendto(&self.socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+        Ok(())
+    }
+
+    fn receive(&self) -> io::Result<Vec<u8>> {
+        let mut datagram = vec![0; 32 * 1024];
+        let (length, _) = rustix::net::recv(&self.socket, datagram.as_mut_slice(), RecvFlags::empty())?;
+        datagram.truncate(length);
+        Ok(datagram)
+    }
+}
+
+const ERROR: u16 = libc::NLMSG_ERROR as u16;
+const DONE: u16 = libc::NLMSG_DONE as u16;
+
+/// The messages of one datagram that answer the request numbered `sequence`: kind and body.
+fn messages(mut datagram: &[u8], sequence: u32) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        loop {
+            let length = u32::from_ne_bytes(*datagram.first_chunk()?) as usize;
+            let (message, rest) = (datagram.get(..length)?, datagram.get(align(length)..).unwrap_or_default());
+            let (header, body) = message.split_first_chunk::<HEADER>()?;
+            datagram = rest;
+            if header[8..12] == sequence.to_ne_bytes() {
+                return Some((u16::from_ne_bytes([header[4], header[5]]), body));
+            }
+        }
+    })
+}
+
+/// The error an acknowledgement carries; none when it reports success.
+fn error_of(message: &[u8]) -> Option<io::Error> {
+    let code = i32::from_ne_bytes(*message.first_chunk()?);
+    (code != 0).then(|| io::Error::from_raw_os_error(-code))
+}
+
+fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    body.extend((value.len() as u16 + 4).to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(align(body.len()), 0);
+}
+
+/// The attribute `kind` of a message whose fixed part is `fixed` bytes long.
+fn find(message: &[u8], fixed: usize, kind: u16) -> Option<&[u8]> {
+    let mut rest = message.get(fixed..)?;
+    loop {
+        let header = rest.first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let value = rest.get(4..length)?;
+        if u16::from_ne_bytes([header[2], header[3]]) == kind {
+            return Some(value);
+        }
+        rest = rest.get(align(length)..)?;
+    }
+}
+
+fn octets(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => (libc::AF_INET as u8, address.octets().to_vec()),
+        IpAddr::V6(address) => (libc::AF_INET6 as u8, address.octets().to_vec()),
+    }
+}
+
+fn ip(octets: &[u8]) -> Option<IpAddr> {
+    match octets.len() {
+        4 => Some(Ipv4Addr::from(*octets.first_chunk::<4>()?).into()),
+        16 => Some(Ipv6Addr::from(*octets.first_chunk::<16>()?).into()),
+        _ => None,
+    }
+}
+
+fn align(length: usize) -> usize {
+    (length + 3) & !3
+}

@@ -1,0 +1,130 @@
+//! Carries bytes between the two connections of a flow until both directions have ended.
+//!
+//! Each direction ends by itself (half-close), and a reset on one side resets the other. A direction reads only when everything
+//! it read before has been handed on, so a slow reader slows the writer; bytes wait in a buffer of the flow's own only while
+//! the receiving side is full.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustix::net::{Shutdown, sockopt};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// Most bytes moved by one read.
+const CHUNK: usize = 256 * 1024;
+/// Chunks a direction may move before other tasks get their turn.
+const TURN: u32 = 8;
+
+thread_local! {
+    /// Shared by all flows a thread serves, since no flow holds bytes in it beyond one poll.
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK].into_boxed_slice());
+}
+
+/// Relays until both directions have ended or one side fails.
+pub(super) async fn relay(inside: TcpStream, outside: TcpStream) {
+    if carry(&inside, &outside).await.is_err() {
+        abort(inside);
+        abort(outside);
+    }
+}
+
+/// Closes a connection with a reset.
+pub(super) fn abort(stream: TcpStream) {
+    // Fails only for a connection that is gone already.
+    let _ = sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+    drop(stream);
+}
+
+async fn carry(inside: &TcpStream, outside: &TcpStream) -> io::Result<()> {
+    let (mut up, mut down) = (Direction::default(), Direction::default());
+    // A reset must be noticed also while neither reading nor writing would tell: when a direction waits for its receiver.
+    let mut broken_inside = pin!(inside.ready(Interest::ERROR));
+    let mut broken_outside = pin!(outside.ready(Interest::ERROR));
+    poll_fn(|context| {
+        let up = up.poll(context, inside, outside)?;
+        let down = down.poll(context, outside, inside)?;
+        match (up, down) {
+            (Turn::Ended, Turn::Ended) => return Poll::Ready(Ok(())),
+            // What was received before a reset is handed on first.
+            (Turn::Yielded, _) | (_, Turn::Yielded) => return Poll::Pending,
+            _ => {}
+        }
+        let broken = broken_inside.as_mut().poll(context).is_ready() || broken_outside.as_mut().poll(context).is_ready();
+        if broken { Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())) } else { Poll::Pending }
+    })
+    .await
+}
+
+#[derive(Default)]
+struct Direction {
+    /// Bytes read and not yet written.
+    waiting: Vec<u8>,
+    written: usize,
+    ended: bool,
+}
+
+enum Turn {
+    /// A waker is registered.
+    Waiting,
+    /// There is more to do; the task has been woken again.
+    Yielded,
+    Ended,
+}
+
+impl Direction {
+    fn poll(&mut self, context: &mut Context<'_>, from: &TcpStream, to: &TcpStream) -> io::Result<Turn> {
+        for _ in 0..TURN {
+            if self.ended {
+                return Ok(Turn::Ended);
+            }
+            match self.step(context, from, to) {
+                Poll::Ready(done) => done?,
+                Poll::Pending => return Ok(Turn::Waiting),
+            }
+        }
+        context.waker().wake_by_ref();
+        Ok(Turn::Yielded)
+    }
+
+    /// Moves one chunk.
+    fn step(&mut self, context: &mut Context<'_>, from: &TcpStream, to: &TcpStream) -> Poll<io::Result<()>> {
+        if !self.waiting.is_empty() {
+            ready!(to.poll_write_ready(context))?;
+            self.written += or_nothing(to.try_write(&self.waiting[self.written..]))?.unwrap_or(0);
+            if self.written == self.waiting.len() {
+                self.waiting = Vec::new();
+                self.written = 0;
+            }
+            return Poll::Ready(Ok(()));
+        }
+        ready!(from.poll_read_ready(context))?;
+        SCRATCH.with_borrow_mut(|scratch| {
+            let Some(length) = or_nothing(from.try_read(scratch))? else { return Poll::Ready(Ok(())) };
+            if length == 0 {
+                self.ended = true;
+                // The receiver may be gone; then the other direction finds out.
+                let _ = rustix::net::shutdown(to, Shutdown::Write);
+                return Poll::Ready(Ok(()));
+            }
+            let written = or_nothing(to.try_write(&scratch[..length]))?.unwrap_or(0);
+            if written < length {
+                self.waiting = scratch[written..length].to_vec();
+            }
+            Poll::Ready(Ok(()))
+        })
+    }
+}
+
+/// `None` when there was nothing to do after all.
+fn or_nothing(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,270 @@
+//! The TCP flows of one sandbox, and what each of their packets becomes.
+//!
+//! ```text
+//!   SYN ─▶ Dialling ─ connected ─▶ Ready (SYN handed to the listener) ─ accepted ─▶ Relaying ─ ended ─▶ Closing ─ later ─▶ gone
+//!             └─ failed ─▶ reset or ICMP, gone        └─ never accepted ─▶ gone
+//! ```
+//! Each flow has a port of the gateway of its own: from it the listener sees the connection come, and by it an accepted
+//! connection finds its flow. A port is used again as late as possible, because the listener's end may rest in TIME_WAIT.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::AbortHandle;
+
+use super::packet::{Segment, Unreachable};
+use super::{GATEWAY_V4, GATEWAY_V6};
+
+/// Most flows of a sandbox that hold connections.
+const MOST_FLOWS: usize = 4096;
+/// Most flows of a sandbox whose target has not answered yet.
+const MOST_DIALS: usize = 256;
+/// Most ended flows whose last packets are still carried.
+const MOST_CLOSING: usize = 8192;
+/// How long the last packets of an ended flow are carried.
+const CLOSING: Duration = Duration::from_secs(60);
+/// How long a connected target waits for the sandbox to take the connection.
+const TAKE: Duration = Duration::from_secs(10);
+/// How long a target may take to answer.
+const DIAL: Duration = Duration::from_secs(30);
+/// First port of the gateway that flows use.
+const FIRST_PORT: u16 = 1024;
+/// A first packet with more payload than this is not kept; the sender then sends one without.
+const LONGEST_SYN: usize = 2048;
+
+/// Tells one flow from an earlier or later one with the same port.
+pub(super) type FlowId = u64;
+
+pub(super) struct Flow {
+    pub(super) id: FlowId,
+    /// The sandbox's end.
+    pub(super) client: SocketAddr,
+    pub(super) target: SocketAddr,
+    /// Sequence number of the first packet: another one with the same ends is another connection.
+    first: u32,
+    pub(super) state: State,
+}
+
+impl Flow {
+    /// Whether the flow waits for the sandbox to take its connection.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready { .. })
+    }
+}
+
+pub(super) enum State {
+    Dialling { syn: Vec<u8>, task: AbortHandle },
+    Ready { target: Target, since: Instant },
+    Relaying { task: AbortHandle },
+    Closing,
+}
+
+/// What an accepted connection is joined to.
+pub(super) enum Target {
+    Stream(TcpStream),
+    /// Our own name server.
+    Resolver,
+}
+
+/// What to do with a segment of a sandbox's program.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outbound {
+    /// Hand it to the listener as coming from this port of the gateway.
+    Forward(u16),
+    /// Open a flow.
+    Open,
+    Ignore,
+    Reset,
+}
+
+#[derive(Default)]
+pub(super) struct Flows {
+    ports: HashMap<(SocketAddr, SocketAddr), u16>,
+    flows: HashMap<u16, Flow>,
+    closing: VecDeque<(Instant, u16, FlowId)>,
+    next_port: u16,
+    next_id: FlowId,
+    dialling: usize,
+    ended: usize,
+}
+
+impl Flows {
+    /// Decides about a segment from the sandbox to anywhere but the gateway.
+    pub(super) fn outbound(&mut self, segment: &Segment, frame: usize) -> Outbound {
+        let known = self.ports.get(&(segment.source, segment.destination)).copied();
+        let flow = known.and_then(|port| Some((port, self.flows.get(&port)?)));
+        match flow {
+            Some((port, flow)) if segment.flags.opens() => match flow.state {
+                // The answer to the first packet is still awaited, or was lost.
+                State::Dialling { .. } if flow.first == segment.sequence => Outbound::Ignore,
+                State::Ready { .. } | State::Relaying { .. } if flow.first == segment.sequence => Outbound::Forward(port),
+                // The program has given the connection up, and its port serves another.
+                _ => {
+                    self.remove(port);
+                    self.admission(frame)
+                }
+            },
+            Some((port, flow)) => match flow.state {
+                State::Dialling { .. } | State::Ready { .. } if segment.flags.resets() => {
+                    self.remove(port);
+                    Outbound::Ignore
+                }
+                State::Dialling { .. } => Outbound::Ignore,
+                State::Ready { .. } | State::Relaying { .. } | State::Closing => Outbound::Forward(port),
+            },
+            None if segment.flags.opens() => self.admission(frame),
+            // A connection from before a restart of the server: nobody else will tell the program that it is gone.
+            None => Outbound::Reset,
+        }
+    }
+
+    fn admission(&self, frame: usize) -> Outbound {
+        if self.flows.len() - self.ended >= MOST_FLOWS {
+            Outbound::Reset
+        } else if self.dialling >= MOST_DIALS || frame > LONGEST_SYN {
+            Outbound::Ignore
+        } else {
+            Outbound::Open
+        }
+    }
+
+    /// Makes a flow; `None` when no port is free.
+    pub(super) fn open(&mut self, segment: &Segment, state: impl FnOnce(u16, FlowId) -> State) -> Option<u16> {
+        self.forget_closed(Instant::now());
+        let port = (FIRST_PORT..=u16::MAX).find_map(|_| {
+            self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT).max(FIRST_PORT);
+            (!self.flows.contains_key(&self.next_port)).then_some(self.next_port)
+        })?;
+        self.next_id += 1;
+        let state = state(port, self.next_id);
+        self.dialling += usize::from(matches!(state, State::Dialling { .. }));
+        let (client, target) = (segment.source, segment.destination);
+        self.flows.insert(port, Flow { id: self.next_id, client, target, first: segment.sequence, state });
+        self.ports.insert((client, target), port);
+        Some(port)
+    }
+
+    /// The flow whose packets use this port of the gateway.
+    pub(super) fn by_port(&self, port: u16) -> Option<&Flow> {
+        self.flows.get(&port)
+    }
+
+    /// Replaces the state of a flow if it is still the one meant; returns the old state and the flow.
+    pub(super) fn advance(&mut self, port: u16, id: FlowId, state: State) -> Option<(State, &Flow)> {
+        let flow = self.flows.get_mut(&port).filter(|flow| flow.id == id)?;
+        let old = std::mem::replace(&mut flow.state, state);
+        self.dialling -= usize::from(matches!(old, State::Dialling { .. }));
+        if matches!(flow.state, State::Closing) {
+            self.ended += 1;
+            self.closing.push_back((Instant::now() + CLOSING, port, id));
+        }
+        Some((old, flow))
+    }
+
+    /// Lets `serve` start for the flow that waits for a connection from this port of the gateway, if there is one.
+    pub(super) fn take(&mut self, port: u16, serve: impl FnOnce(FlowId, Target) -> AbortHandle) {
+        let Some(flow) = self.flows.get_mut(&port) else { return };
+        flow.state = match std::mem::replace(&mut flow.state, State::Closing) {
+            State::Ready { target, .. } => State::Relaying { task: serve(flow.id, target) },
+            other => other,
+        };
+    }
+
+    /// Forgets a flow, ending what serves it.
+    pub(super) fn remove(&mut self, port: u16) -> Option<Flow> {
+        let flow = self.flows.remove(&port)?;
+        if self.ports.get(&(flow.client, flow.target)) == Some(&port) {
+            self.ports.remove(&(flow.client, flow.target));
+        }
+        match &flow.state {
+            State::Dialling { task, .. } => {
+                self.dialling -= 1;
+                task.abort();
+            }
+            State::Relaying { task } => task.abort(),
+            State::Closing => self.ended -= 1,
+            State::Ready { .. } => {}
+        }
+        Some(flow)
+    }
+
+    /// Ends the flow that a task served which did not end by itself.
+    pub(super) fn remove_by_task(&mut self, task: tokio::task::Id) {
+        let port = self.flows.iter().find_map(|(port, flow)| match &flow.state {
+            State::Dialling { task: serving, .. } | State::Relaying { task: serving } if serving.id() == task => Some(*port),
+            _ => None,
+        });
+        if let Some(port) = port {
+            self.remove(port);
+        }
+    }
+
+    /// Forgets what has waited long enough. Returns when to ask again, if anything is left.
+    pub(super) fn sweep(&mut self, now: Instant) -> Option<Instant> {
+        self.forget_closed(now);
+        let untaken = |flow: &Flow| matches!(flow.state, State::Ready { since, .. } if since + TAKE <= now);
+        let stale: Vec<u16> = self.flows.iter().filter(|(_, flow)| untaken(flow)).map(|(port, _)| *port).collect();
+        for port in stale {
+            self.remove(port);
+        }
+        (!self.flows.is_empty()).then_some(now + TAKE)
+    }
+
+    fn forget_closed(&mut self, now: Instant) {
+        while let Some((until, port, id)) = self.closing.front().copied() {
+            if until > now && self.closing.len() <= MOST_CLOSING {
+                break;
+            }
+            self.closing.pop_front();
+            if self.flows.get(&port).is_some_and(|flow| flow.id == id) {
+                self.remove(port);
+            }
+        }
+    }
+}
+
+/// Connects to a target from the host.
+pub(super) async fn dial(target: SocketAddr) -> Result<TcpStream, DialFailure> {
+    let connect = async {
+        let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        // A target that vanishes without a word would otherwise hold a silent flow for ever.
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, Duration::from_secs(60))?;
+        sockopt::set_tcp_keepintvl(&socket, Duration::from_secs(15))?;
+        sockopt::set_tcp_keepcnt(&socket, 4)?;
+        socket.connect(target).await
+    };
+    match tokio::time::timeout(DIAL, connect).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(DialFailure::from(&error)),
+        Err(_) => Err(DialFailure::Unreachable(Unreachable::Host)),
+    }
+}
+
+/// How a program is told that its target cannot be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DialFailure {
+    Refused,
+    Unreachable(Unreachable),
+}
+
+impl From<&io::Error> for DialFailure {
+    fn from(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NetworkUnreachable => Self::Unreachable(Unreachable::Network),
+            io::ErrorKind::HostUnreachable | io::ErrorKind::TimedOut => Self::Unreachable(Unreachable::Host),
+            io::ErrorKind::PermissionDenied => Self::Unreachable(Unreachable::Prohibited),
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// The gateway's address of the same family.
+pub(super) fn gateway(like: IpAddr) -> IpAddr {
+    if like.is_ipv4() { GATEWAY_V4.into() } else { GATEWAY_V6.into() }
+}

@@ -1,0 +1,143 @@
+//! The UDP flows of one sandbox: per pair of ends a connected socket on the host, forgotten when idle.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::net::SendFlags;
+use tokio::net::UdpSocket;
+use tokio::task::AbortHandle;
+
+use super::device::Tun;
+use super::packet::{self, MAX_FRAME, MAX_UDP_HEADERS, Unreachable};
+use super::tcp::gateway;
+
+/// Most flows of a sandbox; beyond, the one unused for longest makes room.
+const MOST_FLOWS: usize = 1024;
+/// A flow without a datagram in either direction for so long is forgotten.
+const IDLE: Duration = Duration::from_secs(60);
+/// Datagrams received in a row before other tasks get their turn.
+const TURN: u32 = 32;
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_UDP_HEADERS + MAX_FRAME].into_boxed_slice());
+}
+
+/// Client and target.
+pub(super) type Ends = (SocketAddr, SocketAddr);
+
+pub(super) struct Flow {
+    ends: Ends,
+    socket: UdpSocket,
+    opened: Instant,
+    /// Milliseconds after `opened`.
+    last_used: AtomicU64,
+}
+
+#[derive(Default)]
+pub(super) struct Flows {
+    flows: HashMap<Ends, (Arc<Flow>, AbortHandle)>,
+}
+
+impl Flows {
+    pub(super) fn find(&self, ends: Ends) -> Option<&Arc<Flow>> {
+        self.flows.get(&ends).map(|(flow, _)| flow)
+    }
+
+    pub(super) fn insert(&mut self, flow: Arc<Flow>, task: AbortHandle) {
+        if self.flows.len() >= MOST_FLOWS {
+            let oldest = self.flows.values().min_by_key(|(flow, _)| flow.last_activity()).map(|(flow, _)| flow.ends);
+            if let Some((_, task)) = oldest.and_then(|ends| self.flows.remove(&ends)) {
+                task.abort();
+            }
+        }
+        self.flows.insert(flow.ends, (flow, task));
+    }
+
+    /// Forgets a flow whose task has ended.
+    pub(super) fn remove(&mut self, ended: &Arc<Flow>) {
+        if self.find(ended.ends).is_some_and(|flow| Arc::ptr_eq(flow, ended)) {
+            self.flows.remove(&ended.ends);
+        }
+    }
+}
+
+impl Flow {
+    pub(super) fn open(ends: Ends) -> io::Result<Arc<Self>> {
+        let any: SocketAddr =
+            if ends.1.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+        let socket = std::net::UdpSocket::bind(any)?;
+        socket.connect(ends.1)?;
+        socket.set_nonblocking(true)?;
+        let socket = UdpSocket::from_std(socket)?;
+        Ok(Arc::new(Self { ends, socket, opened: Instant::now(), last_used: AtomicU64::new(0) }))
+    }
+
+    /// Sends a datagram to the target. One that does not fit into the socket's queue is lost, as on any network.
+    pub(super) fn send(&self, payload: &[u8], tun: &Tun) {
+        self.touch();
+        // Not `try_send`: a socket just made does not know yet that it is writable, and the datagram would be lost.
+        let send = || rustix::net::send(&self.socket, payload, SendFlags::DONTWAIT);
+        if let Err(error) = send() {
+            // The error may be that of an earlier datagram; it is told, and this one goes out.
+            if self.tell(&error.into(), tun) {
+                let _ = send();
+            }
+        }
+    }
+
+    /// Carries what the target sends, until the flow is idle.
+    pub(super) async fn receive(self: Arc<Self>, tun: Arc<Tun>) -> Arc<Self> {
+        while let Some(left) = IDLE.checked_sub(self.last_activity().elapsed()) {
+            if tokio::time::timeout(left, self.socket.readable()).await.is_ok() {
+                for _ in 0..TURN {
+                    match self.receive_one(&tun) {
+                        Ok(()) => self.touch(),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                        Err(error) => {
+                            self.tell(&error, &tun);
+                        }
+                    }
+                }
+            }
+        }
+        self
+    }
+
+    fn receive_one(&self, tun: &Tun) -> io::Result<()> {
+        SCRATCH.with_borrow_mut(|buffer| {
+            let length = self.socket.try_recv(&mut buffer[MAX_UDP_HEADERS..])?;
+            if let Some(frame) = packet::udp(buffer, length, self.ends.1, self.ends.0) {
+                tun.send(&buffer[frame]);
+            }
+            Ok(())
+        })
+    }
+
+    /// Passes on what the network said about an earlier datagram. Says whether there was anything to pass on.
+    fn tell(&self, error: &io::Error, tun: &Tun) -> bool {
+        let why = match error.kind() {
+            io::ErrorKind::ConnectionRefused => Unreachable::Port,
+            io::ErrorKind::HostUnreachable => Unreachable::Host,
+            io::ErrorKind::NetworkUnreachable => Unreachable::Network,
+            _ => return false,
+        };
+        let headers = packet::udp_headers(self.ends.0, self.ends.1);
+        if let Some(frame) = packet::unreachable(&headers, gateway(self.ends.0.ip()), why) {
+            tun.send(&frame);
+        }
+        true
+    }
+
+    fn touch(&self) {
+        self.last_used.store(self.opened.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn last_activity(&self) -> Instant {
+        self.opened + Duration::from_millis(self.last_used.load(Ordering::Relaxed))
+    }
+}
