@@ -1,1 +1,42 @@
-//! Being written.
+//! One machine's sandboxes: life cycle, leases, metrics, logs and their records. Knows nothing of HTTP beyond the few
+//! calls it makes to its guests.
+//!
+//! A [`Node`] is the whole of it. Beneath it, each sandbox has an owner, a task that alone changes it; the rules of its
+//! life are [`lifecycle::next`]; the outside world is behind [`ports`].
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod config;
+mod create;
+mod error;
+mod guest_call;
+mod id;
+pub mod lifecycle;
+pub mod list;
+mod local;
+pub mod log;
+pub mod memory;
+pub mod metrics;
+mod node;
+mod owner;
+pub mod ports;
+pub mod records;
+mod sandbox;
+pub mod template;
+mod world;
+
+pub use clock::{Clock, RuntimeClock, SystemClock};
+pub use config::SandboxesConfig;
+pub use error::{CreateError, OpenError, SandboxError};
+pub use id::{InvalidSandboxId, SandboxId, Token};
+pub use local::LocalEngine;
+pub use node::{Closing, Gate, Node, Seen};
+pub use owner::Resumed;
+pub use sandbox::{Created, NewSandbox, OnTimeout, Record, Repeatable, Resources, Standing};
+pub use world::Live;
+
+/// The guest executable that the build embedded, to be process 1 of every sandbox.
+pub fn guest_image() -> &'static [u8] {
+    include_bytes!(env!("SANDBAR_GUEST_IMAGE"))
+}

@@ -3,5 +3,6 @@
 pub mod envd;
 pub mod guest;
 pub mod headers;
+pub mod rest;
 pub mod rpc;
 pub mod signature;

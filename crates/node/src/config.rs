@@ -1,0 +1,71 @@
+//! What a sandbox gets and how many there may be.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The `[sandboxes]` section of the configuration: defaults and bounds of the sandboxes of one machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SandboxesConfig {
+    /// Processors a sandbox gets unless the create call says otherwise.
+    pub cpu_count: u32,
+    /// MiB of memory a sandbox gets unless the create call says otherwise.
+    pub memory_mb: u32,
+    /// MiB of disk a sandbox gets unless the create call says otherwise.
+    pub disk_mb: u32,
+    /// Most processes and threads in one sandbox.
+    pub pids: u32,
+    /// Most processors one create may ask for.
+    pub max_cpu_count: u32,
+    /// Most MiB of memory one create may ask for.
+    pub max_memory_mb: u32,
+    /// Most MiB of disk one create may ask for.
+    pub max_disk_mb: u32,
+    /// Most sandboxes that hold memory at once: running, or paused with their memory.
+    pub max_sandboxes: usize,
+    /// Longest lease one call may ask for, in seconds.
+    pub max_timeout_seconds: u64,
+}
+
+impl Default for SandboxesConfig {
+    fn default() -> Self {
+        Self {
+            cpu_count: 2,
+            memory_mb: 1024,
+            disk_mb: 10 * 1024,
+            pids: 4096,
+            max_cpu_count: 64,
+            max_memory_mb: 64 * 1024,
+            max_disk_mb: 256 * 1024,
+            max_sandboxes: 1000,
+            max_timeout_seconds: 30 * 24 * 60 * 60,
+        }
+    }
+}
+
+/// Less memory than this does not start a login shell reliably.
+const LEAST_MEMORY_MB: u32 = 128;
+const LEAST_DISK_MB: u32 = 64;
+
+impl SandboxesConfig {
+    /// What `cpuCount` may be.
+    pub fn cpu_counts(&self) -> RangeInclusive<u32> {
+        1..=self.max_cpu_count
+    }
+
+    /// What `memoryMB` may be.
+    pub fn memory_sizes(&self) -> RangeInclusive<u32> {
+        LEAST_MEMORY_MB..=self.max_memory_mb
+    }
+
+    /// What `diskSizeMB` may be.
+    pub fn disk_sizes(&self) -> RangeInclusive<u32> {
+        LEAST_DISK_MB..=self.max_disk_mb
+    }
+
+    pub fn max_timeout(&self) -> Duration {
+        Duration::from_secs(self.max_timeout_seconds)
+    }
+}

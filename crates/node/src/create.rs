@@ -1,0 +1,113 @@
+//! Making sandboxes, at most once for each idempotency key.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::clock;
+use crate::error::{CreateError, SandboxError};
+use crate::id::{SandboxId, Token};
+use crate::lifecycle::State;
+use crate::node::Node;
+use crate::owner::Owner;
+use crate::sandbox::{Created, NewSandbox, Record, Repeatable, Standing};
+use crate::world::World;
+
+impl Node {
+    /// Makes a sandbox. A repeated create answers what the first one answered.
+    ///
+    /// Goes on when the caller stops waiting: a half-made sandbox would be lost otherwise, and a lease ends an unwanted one.
+    pub async fn create(&self, new: NewSandbox, repeatable: Option<Repeatable>) -> Result<Created, CreateError> {
+        if self.tasks.is_closed() {
+            return Err(SandboxError::Stopping.into());
+        }
+        let claim = match &repeatable {
+            Some(Repeatable { key, .. }) => Some(Claim::take(&self.keys_in_progress, key)?),
+            None => None,
+        };
+        let (world, tasks) = (Arc::clone(&self.world), self.tasks.clone());
+        let making = self.tasks.spawn(async move {
+            let _claim = claim;
+            if let Some(earlier) = earlier(&world, repeatable.as_ref()).await? {
+                return Ok(earlier);
+            }
+            let record = draft(&world, new);
+            let created = Created::from(&record);
+            let (mut owner, handle) = Owner::new(&world, record, State::Starting);
+            world.register_if_room(created.id.clone(), handle)?;
+            owner.start(repeatable.as_ref()).await?;
+            tasks.spawn(owner.run());
+            Ok(created)
+        });
+        making.await.unwrap_or(Err(CreateError::Sandbox(SandboxError::Stopping)))
+    }
+}
+
+async fn earlier(world: &World, repeatable: Option<&Repeatable>) -> Result<Option<Created>, CreateError> {
+    let Some(Repeatable { key, fingerprint }) = repeatable else { return Ok(None) };
+    match world.records.creation(key).await.map_err(SandboxError::from)? {
+        Some((known, created)) if known == *fingerprint => Ok(Some(created)),
+        Some(_) => Err(CreateError::KeyMismatch),
+        None => Ok(None),
+    }
+}
+
+fn draft(world: &World, new: NewSandbox) -> Record {
+    let NewSandbox {
+        template,
+        timeout,
+        resources,
+        secure,
+        public_traffic,
+        allow_internet,
+        on_timeout,
+        auto_resume,
+        metadata,
+        env_vars,
+        mcp,
+    } = new;
+    let now = world.clock.now();
+    Record {
+        id: SandboxId::random(),
+        template,
+        standing: Standing::Running,
+        instance: None,
+        started_at: now,
+        end_at: clock::after(now, timeout),
+        lease: timeout,
+        resources,
+        access_token: secure.then(Token::random),
+        traffic_token: (!public_traffic).then(Token::random),
+        allow_internet,
+        on_timeout,
+        auto_resume,
+        metadata,
+        env_vars,
+        mcp,
+        boot_id: uuid::Uuid::new_v4().to_string(),
+    }
+}
+
+/// The right to use a key; given back when dropped.
+struct Claim {
+    keys: Arc<Mutex<HashSet<String>>>,
+    key: String,
+}
+
+fn lock(keys: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
+    keys.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Claim {
+    fn take(keys: &Arc<Mutex<HashSet<String>>>, key: &str) -> Result<Self, CreateError> {
+        if !lock(keys).insert(key.to_owned()) {
+            return Err(CreateError::KeyInProgress);
+        }
+        Ok(Self { keys: Arc::clone(keys), key: key.to_owned() })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        lock(&self.keys).remove(&self.key);
+    }
+}

@@ -1,0 +1,49 @@
+//! Why the node refuses or fails, each named by what the caller can do about it.
+
+use crate::id::SandboxId;
+use crate::lifecycle::State;
+use crate::ports::{EngineError, RecordsError};
+
+/// A call on one sandbox did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    #[error("sandbox {0} does not exist")]
+    NotFound(SandboxId),
+    #[error("sandbox {id} is {state}, not running")]
+    NotRunning { id: SandboxId, state: State },
+    #[error("sandbox {0} is already paused")]
+    AlreadyPaused(SandboxId),
+    #[error("sandbox {0} is already running")]
+    AlreadyRunning(SandboxId),
+    #[error("the guest of sandbox {0} does not answer")]
+    GuestUnresponsive(SandboxId),
+    #[error("{limit} sandboxes hold memory on this machine, which is the most it allows")]
+    Full { limit: usize },
+    #[error("the server is stopping")]
+    Stopping,
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// The key was used before, with another body.
+    #[error("the idempotency key was used before with a different request")]
+    KeyMismatch,
+    /// A create with the key has not been answered yet.
+    #[error("a request with this idempotency key is still in progress")]
+    KeyInProgress,
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+}
+
+/// The sandboxes of this machine could not be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}

@@ -1,0 +1,79 @@
+//! The few calls the server itself makes to a guest: renew its lease, read its log, ask whether it is well.
+//! Each has a deadline, since what runs in the sandbox may starve its guest.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use protocol::guest::{LEASE_PATH, LOG_PATH, Lease, LogEntry};
+use tokio::net::UnixStream;
+
+/// A guest answers within a millisecond; one that takes this long is stuck.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// More than a guest's whole log.
+const MOST_ANSWER_BYTES: usize = 16 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GuestError {
+    #[error("the guest did not answer in time")]
+    Late,
+    #[error("the guest answered {0}")]
+    Status(StatusCode),
+    #[error("the guest cannot be called")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl GuestError {
+    fn broken(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Broken(source.into())
+    }
+}
+
+pub(crate) async fn put_lease(socket: &Path, lease: Lease) -> Result<(), GuestError> {
+    let body = serde_json::to_vec(&lease).map_err(GuestError::broken)?;
+    call(socket, Method::PUT, LEASE_PATH, body).await.map(|_| ())
+}
+
+pub(crate) async fn read_log(socket: &Path, after: u64) -> Result<Vec<LogEntry>, GuestError> {
+    let answer = call(socket, Method::GET, &format!("{LOG_PATH}?after={after}"), Vec::new()).await?;
+    serde_json::from_slice(&answer).map_err(GuestError::broken)
+}
+
+pub(crate) async fn check_health(socket: &Path) -> Result<(), GuestError> {
+    call(socket, Method::GET, "/health", Vec::new()).await.map(|_| ())
+}
+
+async fn call(socket: &Path, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, GuestError> {
+    tokio::time::timeout(PATIENCE, exchange(socket, method, path, body)).await.map_err(|_| GuestError::Late)?
+}
+
+async fn exchange(socket: &Path, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, GuestError> {
+    let stream = UnixStream::connect(socket).await.map_err(GuestError::broken)?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(GuestError::broken)?;
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, "guest")
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::<Bytes>::from(body))
+        .map_err(GuestError::broken)?;
+    let answer = async {
+        let response = sender.send_request(request).await.map_err(GuestError::broken)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MOST_ANSWER_BYTES).collect().await.map_err(GuestError::broken)?;
+        if status.is_success() { Ok(body.to_bytes()) } else { Err(GuestError::Status(status)) }
+    };
+    // The connection only moves while it is polled: here, so that nothing of it outlives the call.
+    tokio::pin!(connection);
+    tokio::select! {
+        answer = answer => answer,
+        ended = &mut connection => Err(ended.err().map_or_else(
+            || GuestError::broken("the connection ended before the answer"),
+            GuestError::broken,
+        )),
+    }
+}

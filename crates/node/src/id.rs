@@ -1,0 +1,107 @@
+//! Names and secrets of sandboxes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rand::RngExt;
+
+/// `i` and 20 lower-case letters or digits. Never a hyphen: host names carry `<port>-<id>`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SandboxId(String);
+
+/// The text cannot be the ID of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("Invalid sandbox ID")]
+pub struct InvalidSandboxId;
+
+const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+
+impl SandboxId {
+    pub fn random() -> Self {
+        let mut random = rand::rng();
+        let tail = (0..20).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())]));
+        Self(std::iter::once('i').chain(tail).collect())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SandboxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Takes `<id>` and the older `<id>-<client>`. Any lower-case alphanumeric text is a possible ID: whether a sandbox bears
+/// it is another question, and its answer is "not found", not "invalid".
+impl FromStr for SandboxId {
+    type Err = InvalidSandboxId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (id, client) = text.split_once('-').unwrap_or((text, "x"));
+        let good = |part: &str| {
+            (1..=64).contains(&part.len())
+                && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        };
+        if good(id) && good(client) { Ok(Self(id.to_owned())) } else { Err(InvalidSandboxId) }
+    }
+}
+
+/// A secret that opens something; it shows itself only through [`Token::reveal`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// 256 random bits, as lower-case hex digits.
+    pub fn random() -> Self {
+        let bytes: [u8; 32] = rand::rng().random();
+        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Token {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_ids_have_the_form_of_the_real_ones() {
+        let id = SandboxId::random();
+        assert_eq!(id.as_str().len(), 21);
+        assert!(id.as_str().starts_with('i'));
+        assert_eq!(id.as_str().parse(), Ok(id.clone()));
+        assert_ne!(id, SandboxId::random());
+    }
+
+    #[test]
+    fn the_older_form_is_cut_at_the_hyphen() {
+        assert_eq!("iabc-client0".parse::<SandboxId>().map(|id| id.to_string()), Ok("iabc".to_owned()));
+        for bad in ["", "i-", "-x", "a-b-c", "Iabc", "i_c", "i/c", "iäc"] {
+            assert_eq!(bad.parse::<SandboxId>(), Err(InvalidSandboxId), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_keep_quiet() {
+        let token = Token::random();
+        assert_eq!(token.reveal().len(), 64);
+        assert!(!format!("{token:?}").contains(token.reveal()));
+    }
+}

@@ -1,0 +1,133 @@
+//! The engine of this machine, behind the node's port.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::net::TcpStream;
+
+use crate::id::SandboxId;
+use crate::ports::{Boot, Engine, EngineError, Instance, Machine, Usage};
+
+/// Boots sandboxes with the kernel of this machine.
+pub struct LocalEngine {
+    engine: engine::Engine,
+}
+
+impl LocalEngine {
+    pub fn new(engine: engine::Engine) -> Self {
+        Self { engine }
+    }
+}
+
+fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError {
+    move |error| match error {
+        engine::EngineError::NoSpace => EngineError::NoSpace,
+        other => EngineError::failed(what, other),
+    }
+}
+
+fn names(ids: &HashSet<SandboxId>) -> HashSet<String> {
+    ids.iter().map(SandboxId::to_string).collect()
+}
+
+#[async_trait]
+impl Engine for LocalEngine {
+    async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
+        let Boot { id, resources, internet, boot_id, mut guest } = boot;
+        let template = self.engine.base_template().await.map_err(failed("cannot prepare the base template"))?;
+        for (name, value) in &template.env {
+            guest.env_vars.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        let guest_config = serde_json::to_vec(&guest)
+            .map_err(|error| EngineError::failed("cannot write the guest's config", error))?;
+        let boot = engine::Boot {
+            name: id.to_string(),
+            hostname: id.to_string(),
+            template,
+            limits: engine::Limits {
+                cpu_count: resources.cpu_count,
+                memory_mb: resources.memory_mb,
+                disk_mb: resources.disk_mb,
+                pids: resources.pids,
+            },
+            internet,
+            boot_id,
+            guest_config,
+        };
+        let machine = self.engine.boot(boot).await.map_err(failed("cannot boot the sandbox"))?;
+        Ok(Arc::new(LocalMachine(machine)))
+    }
+
+    async fn adopt(
+        &self,
+        id: &SandboxId,
+        instance: Instance,
+        internet: bool,
+    ) -> Result<Option<Arc<dyn Machine>>, EngineError> {
+        let Instance { pid, start_time } = instance;
+        let found = self.engine.adopt(id.as_str(), engine::Instance { pid, start_time }, internet).await;
+        let machine = found.map_err(failed("cannot adopt the sandbox"))?;
+        Ok(machine.map(|machine| Arc::new(LocalMachine(machine)) as Arc<dyn Machine>))
+    }
+
+    async fn sweep(
+        &self,
+        running: &HashSet<SandboxId>,
+        files: &HashSet<SandboxId>,
+    ) -> Result<Vec<String>, EngineError> {
+        self.engine.sweep(&names(running), &names(files)).await.map_err(failed("cannot clean up after sandboxes"))
+    }
+
+    async fn remove_files(&self, id: &SandboxId) -> Result<(), EngineError> {
+        self.engine.remove_files(id.as_str()).await.map_err(failed("cannot remove the files of the sandbox"))
+    }
+}
+
+struct LocalMachine(engine::Machine);
+
+#[async_trait]
+impl Machine for LocalMachine {
+    fn instance(&self) -> Instance {
+        let engine::Instance { pid, start_time } = self.0.instance();
+        Instance { pid, start_time }
+    }
+
+    fn guest_socket(&self) -> &Path {
+        self.0.guest_socket()
+    }
+
+    async fn dial(&self, port: u16) -> io::Result<TcpStream> {
+        self.0.dial(port).await
+    }
+
+    async fn freeze(&self) -> Result<(), EngineError> {
+        self.0.freeze().await.map_err(failed("cannot freeze the sandbox"))
+    }
+
+    async fn thaw(&self) -> Result<(), EngineError> {
+        self.0.thaw().await.map_err(failed("cannot thaw the sandbox"))
+    }
+
+    async fn kill(&self) -> Result<(), EngineError> {
+        self.0.kill().await.map_err(failed("cannot end the sandbox's processes"))
+    }
+
+    async fn usage(&self) -> Result<Usage, EngineError> {
+        let usage = self.0.usage().await.map_err(failed("cannot read what the sandbox uses"))?;
+        Ok(Usage {
+            cpu_usec: usage.cpu_usec,
+            memory_used: usage.memory_used,
+            memory_cache: usage.memory_cache,
+            memory_limit: usage.memory_limit,
+            disk_used: usage.disk_used,
+            disk_limit: usage.disk_limit,
+        })
+    }
+
+    async fn exited(&self) {
+        self.0.exited().await;
+    }
+}

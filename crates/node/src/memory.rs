@@ -1,0 +1,276 @@
+//! Both ports in memory, for tests: machines that are a listening socket and a task, records that are a map.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use protocol::guest::GuestConfig;
+use tokio::net::{TcpStream, UnixListener};
+use tokio_util::sync::CancellationToken;
+
+use crate::id::SandboxId;
+use crate::ports::{Boot, Engine, EngineError, Instance, Machine, Records, RecordsError, Usage};
+use crate::sandbox::{Created, Record, Repeatable};
+
+/// What plays the guest: called at each boot with its listener; must end when the token is cancelled.
+pub type GuestActor = dyn Fn(UnixListener, GuestConfig, CancellationToken) + Send + Sync;
+
+/// An engine whose machines are tasks. It outlives the node it is given to, as real machines do.
+pub struct MemoryEngine {
+    directory: PathBuf,
+    guest: Box<GuestActor>,
+    inner: Mutex<Inner>,
+    next_pid: AtomicU32,
+}
+
+#[derive(Default)]
+struct Inner {
+    machines: HashMap<SandboxId, Arc<MemoryMachine>>,
+    files: HashSet<SandboxId>,
+    boots: Vec<Boot>,
+    ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
+    refusing: Option<fn() -> EngineError>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MemoryEngine {
+    /// Sockets go into `directory`; `guest` answers on them.
+    pub fn new(
+        directory: &Path,
+        guest: impl Fn(UnixListener, GuestConfig, CancellationToken) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            guest: Box::new(guest),
+            inner: Mutex::default(),
+            next_pid: AtomicU32::new(100),
+        }
+    }
+
+    /// Lets every machine's `port` lead to `address`.
+    pub fn open_port(&self, port: u16, address: SocketAddr) {
+        lock(&lock(&self.inner).ports).insert(port, address);
+    }
+
+    /// Makes every boot fail this way, or work again.
+    pub fn refuse_boots(&self, error: Option<fn() -> EngineError>) {
+        lock(&self.inner).refusing = error;
+    }
+
+    /// Every boot so far, oldest first.
+    pub fn boots(&self) -> Vec<Boot> {
+        lock(&self.inner).boots.clone()
+    }
+
+    /// Sandboxes whose files are kept.
+    pub fn files(&self) -> HashSet<SandboxId> {
+        lock(&self.inner).files.clone()
+    }
+
+    /// Machines with a living process 1.
+    pub fn running(&self) -> HashSet<SandboxId> {
+        let inner = lock(&self.inner);
+        inner.machines.iter().filter(|(_, machine)| machine.is_alive()).map(|(id, _)| id.clone()).collect()
+    }
+
+    pub fn is_frozen(&self, id: &SandboxId) -> bool {
+        lock(&self.inner).machines.get(id).is_some_and(|machine| *lock(&machine.frozen))
+    }
+
+    /// Ends process 1 without anybody having asked.
+    pub fn crash(&self, id: &SandboxId) {
+        if let Some(machine) = lock(&self.inner).machines.get(id) {
+            machine.end();
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for MemoryEngine {
+    async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
+        if let Some(error) = lock(&self.inner).refusing {
+            return Err(error());
+        }
+        let pid = self.next_pid.fetch_add(1, Ordering::Relaxed);
+        let socket = self.directory.join(format!("{pid}.sock"));
+        let listener = UnixListener::bind(&socket).map_err(|error| EngineError::failed("cannot bind", error))?;
+        let mut inner = lock(&self.inner);
+        let machine = Arc::new(MemoryMachine {
+            instance: Instance { pid, start_time: u64::from(pid) * 7 },
+            socket,
+            ports: Arc::clone(&inner.ports),
+            frozen: Mutex::new(false),
+            ended: CancellationToken::new(),
+        });
+        (self.guest)(listener, boot.guest.clone(), machine.ended.clone());
+        inner.files.insert(boot.id.clone());
+        inner.machines.insert(boot.id.clone(), Arc::clone(&machine));
+        inner.boots.push(boot);
+        Ok(machine)
+    }
+
+    async fn adopt(
+        &self,
+        id: &SandboxId,
+        instance: Instance,
+        _internet: bool,
+    ) -> Result<Option<Arc<dyn Machine>>, EngineError> {
+        let found = lock(&self.inner).machines.get(id).cloned();
+        let same = found.filter(|machine| machine.is_alive() && machine.instance == instance);
+        Ok(same.map(|machine| machine as Arc<dyn Machine>))
+    }
+
+    async fn sweep(
+        &self,
+        running: &HashSet<SandboxId>,
+        files: &HashSet<SandboxId>,
+    ) -> Result<Vec<String>, EngineError> {
+        let mut inner = lock(&self.inner);
+        inner.machines.retain(|id, machine| {
+            let stays = running.contains(id);
+            if !stays {
+                machine.end();
+            }
+            stays
+        });
+        let (kept, removed) = inner.files.drain().partition(|id| files.contains(id));
+        inner.files = kept;
+        Ok(removed.iter().map(SandboxId::to_string).collect())
+    }
+
+    async fn remove_files(&self, id: &SandboxId) -> Result<(), EngineError> {
+        lock(&self.inner).files.remove(id);
+        Ok(())
+    }
+}
+
+struct MemoryMachine {
+    instance: Instance,
+    socket: PathBuf,
+    ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
+    frozen: Mutex<bool>,
+    ended: CancellationToken,
+}
+
+impl MemoryMachine {
+    fn is_alive(&self) -> bool {
+        !self.ended.is_cancelled()
+    }
+
+    fn end(&self) {
+        self.ended.cancel();
+        // Absent when the machine has ended before.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+#[async_trait]
+impl Machine for MemoryMachine {
+    fn instance(&self) -> Instance {
+        self.instance
+    }
+
+    fn guest_socket(&self) -> &Path {
+        &self.socket
+    }
+
+    async fn dial(&self, port: u16) -> io::Result<TcpStream> {
+        let address = lock(&self.ports).get(&port).copied();
+        match address {
+            Some(address) => TcpStream::connect(address).await,
+            None => Err(io::ErrorKind::ConnectionRefused.into()),
+        }
+    }
+
+    async fn freeze(&self) -> Result<(), EngineError> {
+        *lock(&self.frozen) = true;
+        Ok(())
+    }
+
+    async fn thaw(&self) -> Result<(), EngineError> {
+        if !self.is_alive() {
+            return Err(EngineError::failed("cannot thaw", "process 1 is gone"));
+        }
+        *lock(&self.frozen) = false;
+        Ok(())
+    }
+
+    async fn kill(&self) -> Result<(), EngineError> {
+        self.end();
+        Ok(())
+    }
+
+    async fn usage(&self) -> Result<Usage, EngineError> {
+        Ok(Usage {
+            cpu_usec: 1000,
+            memory_used: 1 << 20,
+            memory_cache: 1 << 10,
+            memory_limit: 1 << 30,
+            disk_used: 1 << 12,
+            disk_limit: 1 << 33,
+        })
+    }
+
+    async fn exited(&self) {
+        self.ended.cancelled().await;
+    }
+}
+
+/// Records that last as long as the value.
+#[derive(Default)]
+pub struct MemoryRecords {
+    sandboxes: Mutex<HashMap<SandboxId, Record>>,
+    creations: Mutex<HashMap<String, (String, Created, Timestamp)>>,
+}
+
+#[async_trait]
+impl Records for MemoryRecords {
+    async fn all(&self) -> Result<Vec<Record>, RecordsError> {
+        Ok(lock(&self.sandboxes).values().cloned().collect())
+    }
+
+    async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError> {
+        let twice = |what: &str| RecordsError { what: "write", source: format!("{what} is there already").into() };
+        let (mut sandboxes, mut creations) = (lock(&self.sandboxes), lock(&self.creations));
+        if sandboxes.contains_key(&record.id) {
+            return Err(twice("the sandbox"));
+        }
+        if let Some(Repeatable { key, fingerprint }) = repeatable {
+            if creations.contains_key(key) {
+                return Err(twice("the key"));
+            }
+            creations.insert(key.clone(), (fingerprint.clone(), record.into(), record.started_at));
+        }
+        sandboxes.insert(record.id.clone(), record.clone());
+        Ok(())
+    }
+
+    async fn update(&self, record: &Record) -> Result<(), RecordsError> {
+        if let Some(known) = lock(&self.sandboxes).get_mut(&record.id) {
+            *known = record.clone();
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<(), RecordsError> {
+        lock(&self.sandboxes).remove(id);
+        Ok(())
+    }
+
+    async fn creation(&self, key: &str) -> Result<Option<(String, Created)>, RecordsError> {
+        Ok(lock(&self.creations).get(key).map(|(print, created, _)| (print.clone(), created.clone())))
+    }
+
+    async fn forget_creations(&self, before: Timestamp) -> Result<(), RecordsError> {
+        lock(&self.creations).retain(|_, (_, _, at)| *at >= before);
+        Ok(())
+    }
+}

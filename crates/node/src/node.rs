@@ -1,0 +1,315 @@
+//! The node: finds the owner of a sandbox and asks it, and reads what owners show.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::clock::{Clock, SystemClock};
+use crate::config::SandboxesConfig;
+use crate::error::{OpenError, SandboxError};
+use crate::id::SandboxId;
+use crate::lifecycle::{Kept, State};
+use crate::log::Entry;
+use crate::metrics::Sample;
+use crate::owner::{Command, OnRunning, Owner, Reply, Resume, Resumed};
+use crate::ports::{Engine, Machine, Records};
+use crate::records::SqliteRecords;
+use crate::sandbox::{OnTimeout, Record, Standing};
+use crate::world::{Live, View, World};
+
+/// An automatic resume gives at least this long: whoever sent the request cannot ask for more.
+const LEAST_WAKE: Duration = Duration::from_secs(300);
+/// How long a create with an idempotency key can be repeated.
+const KEYS_KEPT: SignedDuration = SignedDuration::from_hours(24);
+/// Machines looked for at once when the server starts.
+const ADOPTIONS: usize = 16;
+/// Longest wait for the owners when the server stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What becomes of the sandboxes when the server stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// They live on under their leases, and the next server finds them.
+    Keep,
+    /// All are killed, paused ones too, and their files go with them.
+    End,
+}
+
+/// A sandbox as it can be seen from outside.
+#[derive(Clone)]
+pub struct Seen {
+    pub record: Arc<Record>,
+    /// One that is being paused counts as paused.
+    pub standing: Standing,
+}
+
+/// Whether a sandbox can be reached.
+pub enum Gate {
+    Open(Arc<Live>),
+    /// Paused, and wishes to be woken by traffic: see [`Node::wake`].
+    Asleep,
+    /// Being paused or resumed.
+    Changing,
+    Closed,
+}
+
+/// One machine's sandboxes. [`Node::close`] stops it; dropping it leaves its tasks to the runtime.
+pub struct Node {
+    pub(crate) world: Arc<World>,
+    /// Everything the node has started.
+    pub(crate) tasks: TaskTracker,
+    /// Idempotency keys of creates that are under way.
+    pub(crate) keys_in_progress: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Node {
+    /// Opens the sandboxes recorded in the directory `data`: adopts the living, cleans up after the dead.
+    pub async fn open(data: &Path, engine: Arc<dyn Engine>, config: SandboxesConfig) -> Result<Arc<Self>, OpenError> {
+        let records = SqliteRecords::open(&data.join("node.sqlite")).await?;
+        Self::open_with(engine, Arc::new(records), Arc::new(SystemClock), config).await
+    }
+
+    /// As [`Node::open`], with every port chosen by the caller.
+    pub async fn open_with(
+        engine: Arc<dyn Engine>,
+        records: Arc<dyn Records>,
+        clock: Arc<dyn Clock>,
+        config: SandboxesConfig,
+    ) -> Result<Arc<Self>, OpenError> {
+        let world = Arc::new(World::new(engine, records, clock, config));
+        let node = Self { world, tasks: TaskTracker::new(), keys_in_progress: Arc::default() };
+        node.take_over().await?;
+        Ok(Arc::new(node))
+    }
+
+    pub fn config(&self) -> &SandboxesConfig {
+        &self.world.config
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.world.clock.now()
+    }
+
+    /// Brings records and machines into agreement. Afterwards nothing is left of what nobody knows.
+    async fn take_over(&self) -> Result<(), OpenError> {
+        let (engine, records, now) = (&self.world.engine, &self.world.records, self.world.clock.now());
+        if let Ok(before) = now.checked_sub(KEYS_KEPT) {
+            records.forget_creations(before).await?;
+        }
+        let mut kept = Vec::new();
+        for record in records.all().await? {
+            let ended = record.standing == Standing::Running && record.end_at <= now;
+            if ended && record.on_timeout == OnTimeout::Kill {
+                records.remove(&record.id).await?;
+                info!(sandbox = %record.id, "the lease ended while no server ran, sandbox killed");
+            } else {
+                kept.push(record);
+            }
+        }
+        let files: HashSet<SandboxId> = kept.iter().map(|record| record.id.clone()).collect();
+        let machines = kept.iter().filter(|record| record.instance.is_some());
+        let mut running: HashSet<SandboxId> = machines.map(|record| record.id.clone()).collect();
+        let removed = engine.sweep(&running, &files).await?;
+        if !removed.is_empty() {
+            info!(count = removed.len(), "removed what was left of earlier sandboxes");
+        }
+        let mut found = self.adopt_all(&kept, &mut running).await;
+        if files.len() > found.len() {
+            // What could not be adopted must not run on unseen.
+            engine.sweep(&running, &files).await?;
+        }
+        for record in kept {
+            let state = match record.standing {
+                Standing::Running => State::Running,
+                Standing::Paused(kept) => State::Paused(kept),
+            };
+            let machine = found.remove(&record.id);
+            let (id, (mut owner, handle)) = (record.id.clone(), Owner::new(&self.world, record, state));
+            self.world.register(id, handle);
+            owner.restore(machine).await;
+            self.tasks.spawn(owner.run());
+        }
+        Ok(())
+    }
+
+    /// Looks for the machines of `records`; those that are not found leave `running`.
+    async fn adopt_all(
+        &self,
+        records: &[Record],
+        running: &mut HashSet<SandboxId>,
+    ) -> HashMap<SandboxId, Arc<dyn Machine>> {
+        let wanted = records.iter().filter_map(|record| record.instance.map(|instance| (record, instance)));
+        let mut adoptions = futures::stream::iter(wanted)
+            .map(|(record, instance)| async move {
+                let adopted = self.world.engine.adopt(&record.id, instance, record.internet()).await;
+                (record.id.clone(), adopted)
+            })
+            .buffer_unordered(ADOPTIONS);
+        let mut found = HashMap::new();
+        while let Some((id, adopted)) = adoptions.next().await {
+            match adopted {
+                Ok(Some(machine)) => {
+                    found.insert(id, machine);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => warn!(sandbox = %id, %error, "the sandbox could not be adopted"),
+            }
+            running.remove(&id);
+        }
+        found
+    }
+
+    /// The sandbox `id`, if one can be seen.
+    pub fn get(&self, id: &SandboxId) -> Option<Seen> {
+        self.world.view(id).and_then(seen)
+    }
+
+    /// Every sandbox that can be seen, in no order.
+    pub fn all(&self) -> Vec<Seen> {
+        self.world.views().into_iter().filter_map(seen).collect()
+    }
+
+    /// How `id` can be reached now. Does not wake it.
+    pub fn gate(&self, id: &SandboxId) -> Option<(Arc<Record>, Gate)> {
+        let View { record, state, live } = self.world.view(id)?;
+        let gate = match (state, live) {
+            (State::Running, Some(live)) => Gate::Open(live),
+            (State::Paused(Kept::Memory) | State::Pausing(Kept::Memory) | State::Resuming(_), _)
+                if record.auto_resume =>
+            {
+                Gate::Asleep
+            }
+            (State::Pausing(_) | State::Resuming(_), _) => Gate::Changing,
+            _ => Gate::Closed,
+        };
+        Some((record, gate))
+    }
+
+    /// Resumes a paused sandbox because somebody sends it traffic.
+    pub async fn wake(&self, id: &SandboxId) -> Result<Arc<Live>, SandboxError> {
+        let lease = self.world.view(id).map_or(LEAST_WAKE, |view| view.record.lease);
+        let resume = Resume {
+            timeout: lease.max(LEAST_WAKE),
+            kept: Kept::Memory,
+            on_running: OnRunning::Leave,
+            on_timeout: None,
+        };
+        self.ask(id, |reply| Command::Resume { resume, reply }).await?;
+        let live = self.world.view(id).and_then(|view| view.live);
+        live.ok_or_else(|| SandboxError::NotFound(id.clone()))
+    }
+
+    /// Ends the sandbox, running or paused, and removes its files.
+    pub async fn kill(&self, id: &SandboxId) -> Result<(), SandboxError> {
+        self.ask(id, Command::Kill).await
+    }
+
+    pub async fn pause(&self, id: &SandboxId, kept: Kept, require_healthy_guest: bool) -> Result<(), SandboxError> {
+        self.ask(id, |reply| Command::Pause { kept, require_healthy_guest, reply }).await
+    }
+
+    /// Makes sure that the sandbox runs for `timeout` at least. `kept` says what to bring back of a paused one.
+    pub async fn connect(&self, id: &SandboxId, timeout: Duration, kept: Kept) -> Result<Resumed, SandboxError> {
+        let resume = Resume { timeout, kept, on_running: OnRunning::Extend, on_timeout: None };
+        self.ask(id, |reply| Command::Resume { resume, reply }).await
+    }
+
+    /// Resumes a paused sandbox; a running one is refused.
+    pub async fn resume(
+        &self,
+        id: &SandboxId,
+        timeout: Duration,
+        kept: Kept,
+        on_timeout: Option<OnTimeout>,
+    ) -> Result<(), SandboxError> {
+        let resume = Resume { timeout, kept, on_running: OnRunning::Refuse, on_timeout };
+        self.ask(id, |reply| Command::Resume { resume, reply }).await.map(|_| ())
+    }
+
+    /// Makes the lease end `timeout` from now, sooner or later than it would have.
+    pub async fn set_timeout(&self, id: &SandboxId, timeout: Duration) -> Result<(), SandboxError> {
+        self.ask(id, |reply| Command::SetTimeout { timeout, reply }).await
+    }
+
+    /// Makes the lease end `duration` from now unless it ends later anyway.
+    pub async fn refresh(&self, id: &SandboxId, duration: Duration) -> Result<(), SandboxError> {
+        self.ask(id, |reply| Command::Refresh { duration, reply }).await
+    }
+
+    /// Readings of the sandbox within both bounds, oldest first.
+    pub fn metrics(
+        &self,
+        id: &SandboxId,
+        start: Option<Timestamp>,
+        end: Option<Timestamp>,
+    ) -> Result<Vec<Sample>, SandboxError> {
+        let handle = self.world.find(id).ok_or_else(|| SandboxError::NotFound(id.clone()))?;
+        Ok(handle.notes.readings().between(start, end))
+    }
+
+    pub fn latest_metric(&self, id: &SandboxId) -> Option<Sample> {
+        self.world.find(id)?.notes.readings().latest()
+    }
+
+    /// What happened in and to the sandbox, oldest first.
+    pub async fn log(&self, id: &SandboxId) -> Result<Vec<Entry>, SandboxError> {
+        let handle = self.world.find(id).ok_or_else(|| SandboxError::NotFound(id.clone()))?;
+        self.ask(id, Command::ReadLog).await?;
+        let entries = handle.notes.log().entries();
+        Ok(entries)
+    }
+
+    async fn ask<T>(&self, id: &SandboxId, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, SandboxError> {
+        let gone = || SandboxError::NotFound(id.clone());
+        let handle = self.world.find(id).ok_or_else(gone)?;
+        let (reply, answer) = oneshot::channel();
+        handle.commands.send(command(reply)).await.map_err(|_| gone())?;
+        // The owner drops what still waits when the sandbox is gone.
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Stops the node and says how many sandboxes live on, or were ended. Creates that are under way are completed first.
+    pub async fn close(&self, closing: Closing) -> Result<usize, SandboxError> {
+        self.tasks.close();
+        let mut count = 0;
+        for handle in self.world.handles() {
+            let View { record, state, .. } = handle.view.borrow().clone();
+            match closing {
+                Closing::Keep => {
+                    count += usize::from(state == State::Running);
+                    let (done, stopped) = oneshot::channel();
+                    if handle.commands.send(Command::Stop(done)).await.is_ok() {
+                        // An owner that has ended meanwhile has stopped, too.
+                        let _ = stopped.await;
+                    }
+                }
+                Closing::End => match self.kill(&record.id).await {
+                    Ok(()) => count += 1,
+                    Err(SandboxError::NotFound(_)) => {}
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+        if tokio::time::timeout(STOP_PATIENCE, self.tasks.wait()).await.is_err() {
+            warn!("some sandboxes were still changing when the server stopped");
+        }
+        Ok(count)
+    }
+}
+
+fn seen(view: View) -> Option<Seen> {
+    let standing = match view.state {
+        State::Running => Standing::Running,
+        State::Pausing(kept) | State::Paused(kept) | State::Resuming(kept) => Standing::Paused(kept),
+        State::Starting | State::Ending | State::Gone => return None,
+    };
+    Some(Seen { record: view.record, standing })
+}

@@ -1,0 +1,360 @@
+//! The changes an owner makes to its sandbox: start, pause, resume, end, and what a lease's end or a lost machine brings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::guest::Lease;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{OnRunning, Owner, RETRY_DELAY, Resume, Resumed, chain, within};
+use crate::clock;
+use crate::error::SandboxError;
+use crate::guest_call;
+use crate::lifecycle::{Event, Kept, State};
+use crate::log::LogLevel;
+use crate::ports::{EngineError, Machine};
+use crate::sandbox::{OnTimeout, Repeatable, Standing};
+
+/// A healthy guest takes well under a millisecond; a starved one must not hold up its own pause.
+const LEASE_PATIENCE: Duration = Duration::from_millis(250);
+
+impl Owner {
+    /// The first boot. When it fails nothing of the sandbox is left.
+    pub(crate) async fn start(&mut self, repeatable: Option<&Repeatable>) -> Result<(), SandboxError> {
+        let started = match self.boot().await {
+            Ok(machine) => {
+                self.record.instance = Some(machine.instance());
+                self.machine = Some(machine);
+                self.world.records.insert(&self.record, repeatable).await.map_err(SandboxError::from)
+            }
+            Err(error) => Err(error.into()),
+        };
+        match &started {
+            Ok(()) => {
+                self.advance(Event::Started);
+                self.note(LogLevel::Info, "sandbox started");
+                info!(sandbox = %self.record.id, "sandbox started");
+            }
+            Err(_) => {
+                self.advance(Event::StartFailed);
+                self.remove_machine_and_files().await;
+                self.world.forget(&self.record.id);
+            }
+        }
+        self.publish();
+        started
+    }
+
+    pub(super) async fn kill(&mut self) -> Result<(), SandboxError> {
+        self.world.records.remove(&self.record.id).await?;
+        self.end("sandbox killed").await;
+        Ok(())
+    }
+
+    /// Ends the sandbox for good. Its record is gone: should the server die on the way, the next one sweeps up the rest.
+    async fn end(&mut self, why: &'static str) {
+        self.advance(Event::EndAsked);
+        self.publish();
+        self.remove_machine_and_files().await;
+        self.advance(Event::Ended);
+        self.publish();
+        info!(sandbox = %self.record.id, "{why}");
+    }
+
+    async fn remove_machine_and_files(&mut self) {
+        self.lease_push = None;
+        if let Some(machine) = self.machine.take()
+            && let Err(error) = within("ending the sandbox's processes", machine.kill()).await
+        {
+            warn!(sandbox = %self.record.id, error = %chain(&error), "processes may be left until the next start");
+        }
+        let engine = Arc::clone(&self.world.engine);
+        if let Err(error) = within("removing the sandbox's files", engine.remove_files(&self.record.id)).await {
+            warn!(sandbox = %self.record.id, error = %chain(&error), "files may be left until the next start");
+        }
+    }
+
+    pub(super) async fn pause_on_request(
+        &mut self,
+        kept: Kept,
+        require_healthy_guest: bool,
+    ) -> Result<(), SandboxError> {
+        match self.state {
+            State::Running => {}
+            State::Paused(_) => return Err(SandboxError::AlreadyPaused(self.record.id.clone())),
+            state => return Err(SandboxError::NotRunning { id: self.record.id.clone(), state }),
+        }
+        if require_healthy_guest
+            && let Some(machine) = &self.machine
+            && guest_call::check_health(machine.guest_socket()).await.is_err()
+        {
+            return Err(SandboxError::GuestUnresponsive(self.record.id.clone()));
+        }
+        self.pause(kept).await
+    }
+
+    /// Pauses a running sandbox; when that fails it runs on.
+    async fn pause(&mut self, kept: Kept) -> Result<(), SandboxError> {
+        if kept == Kept::Files {
+            self.read_log().await;
+        }
+        self.advance(Event::PauseAsked(kept));
+        self.publish();
+        let before = self.record.clone();
+        let paused = match self.still(kept).await {
+            Ok(()) => {
+                self.record.standing = Standing::Paused(kept);
+                self.record.end_at = self.world.clock.now();
+                if kept == Kept::Files {
+                    self.record.instance = None;
+                }
+                self.world.records.update(&self.record).await.map_err(SandboxError::from)
+            }
+            Err(error) => Err(error.into()),
+        };
+        match paused {
+            Ok(()) => {
+                self.advance(Event::PauseDone);
+                self.note(LogLevel::Info, "sandbox paused");
+                self.publish();
+                Ok(())
+            }
+            Err(error) => {
+                self.record = before;
+                self.undo_pause().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Brings the machine to rest.
+    async fn still(&mut self, kept: Kept) -> Result<(), EngineError> {
+        let Some(machine) = self.machine.clone() else {
+            return Ok(());
+        };
+        self.lease_push = None;
+        match kept {
+            Kept::Memory => {
+                // A frozen guest must not wake into a lease that ended long ago and end itself before it is told of the
+                // new one. One that does not answer now is frozen all the same.
+                let never = guest_call::put_lease(machine.guest_socket(), Lease { ends_unix_ms: None });
+                let _ = tokio::time::timeout(LEASE_PATIENCE, never).await;
+                within("freezing the sandbox", machine.freeze()).await
+            }
+            Kept::Files => {
+                within("ending the sandbox's processes", machine.kill()).await?;
+                self.machine = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// After a pause that could not be completed: the sandbox runs on if its machine does.
+    async fn undo_pause(&mut self) {
+        let thawed = match self.machine.clone() {
+            Some(machine) => within("thawing the sandbox", machine.thaw()).await.is_ok(),
+            None => false,
+        };
+        if thawed {
+            self.advance(Event::PauseFailed);
+            self.publish();
+            self.push_lease();
+        } else {
+            self.lose_machine().await;
+        }
+    }
+
+    pub(super) async fn resume(&mut self, resume: Resume) -> Result<Resumed, SandboxError> {
+        let Resume { timeout, kept: wanted, on_running, on_timeout } = resume;
+        let kept = match (self.state, on_running) {
+            (State::Running, OnRunning::Leave) => return Ok(Resumed::WasRunning),
+            (State::Running, OnRunning::Extend) => return self.extend(timeout).await.map(|()| Resumed::WasRunning),
+            (State::Running, OnRunning::Refuse) => {
+                return Err(SandboxError::AlreadyRunning(self.record.id.clone()));
+            }
+            (State::Paused(kept), _) => kept,
+            (state, _) => return Err(SandboxError::NotRunning { id: self.record.id.clone(), state }),
+        };
+        if kept == Kept::Files {
+            self.world.check_room()?;
+        }
+        let before = self.record.clone();
+        self.advance(Event::ResumeAsked);
+        self.publish();
+        self.record.standing = Standing::Running;
+        self.record.lease = timeout;
+        self.record.end_at = clock::after(self.world.clock.now(), timeout);
+        self.record.on_timeout = on_timeout.unwrap_or(self.record.on_timeout);
+        let resumed = match self.wake(kept, wanted).await {
+            Ok(machine) => {
+                self.record.instance = Some(machine.instance());
+                self.machine = Some(machine);
+                self.world.records.update(&self.record).await.map_err(SandboxError::from)
+            }
+            Err(error) => Err(error.into()),
+        };
+        match resumed {
+            Ok(()) => {
+                self.advance(Event::Started);
+                self.note(LogLevel::Info, "sandbox resumed");
+                self.publish();
+                Ok(Resumed::FromPause)
+            }
+            Err(error) => {
+                self.undo_resume(before).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Brings a paused machine back: thawed with its memory, or booted anew from the files.
+    async fn wake(&mut self, kept: Kept, wanted: Kept) -> Result<Arc<dyn Machine>, EngineError> {
+        if let Some(machine) = self.machine.clone().filter(|_| kept == Kept::Memory) {
+            if wanted == Kept::Memory {
+                match within("thawing the sandbox", machine.thaw()).await {
+                    Ok(()) => {
+                        // Before anybody is served: a guest with an ended lease may end at any moment.
+                        self.machine = Some(Arc::clone(&machine));
+                        self.push_lease();
+                        if let Some(push) = self.lease_push.as_mut()
+                            && tokio::time::timeout(LEASE_PATIENCE, push).await.is_ok()
+                        {
+                            self.lease_push = None;
+                        }
+                        return Ok(machine);
+                    }
+                    Err(error) => {
+                        warn!(sandbox = %self.record.id, error = %chain(&error), "memory lost, booting from the files");
+                        self.note(
+                            LogLevel::Warn,
+                            "the memory of the paused sandbox was lost; it starts from its files",
+                        );
+                    }
+                }
+            }
+            within("ending the sandbox's processes", machine.kill()).await?;
+            self.machine = None;
+        }
+        self.record.boot_id = uuid::Uuid::new_v4().to_string();
+        self.boot().await
+    }
+
+    /// After a resume that could not be completed: paused as before, or with the files alone if the memory went with it.
+    async fn undo_resume(&mut self, before: crate::sandbox::Record) {
+        let had_memory = before.standing == Standing::Paused(Kept::Memory);
+        let same_machine = self.machine.as_ref().is_some_and(|machine| before.instance == Some(machine.instance()));
+        self.record = before;
+        if had_memory && same_machine {
+            let machine = self.machine.clone().expect("it was compared above");
+            if within("freezing the sandbox", machine.freeze()).await.is_ok() {
+                self.advance(Event::StartFailed);
+                self.publish();
+                return;
+            }
+        }
+        if let Some(machine) = self.machine.take()
+            && let Err(error) = within("ending the sandbox's processes", machine.kill()).await
+        {
+            warn!(sandbox = %self.record.id, error = %chain(&error), "processes may be left until the next start");
+        }
+        if had_memory {
+            self.settle_on_files().await;
+        } else {
+            self.advance(Event::StartFailed);
+            self.publish();
+        }
+    }
+
+    pub(super) async fn set_timeout(&mut self, timeout: Duration) -> Result<(), SandboxError> {
+        self.check_running()?;
+        let end = clock::after(self.world.clock.now(), timeout);
+        self.change_lease(timeout, end).await
+    }
+
+    /// Makes the lease end `duration` from now unless it ends later anyway.
+    pub(super) async fn extend(&mut self, duration: Duration) -> Result<(), SandboxError> {
+        self.check_running()?;
+        let end = clock::after(self.world.clock.now(), duration);
+        if end > self.record.end_at { self.change_lease(duration, end).await } else { Ok(()) }
+    }
+
+    async fn change_lease(&mut self, lease: Duration, end: jiff::Timestamp) -> Result<(), SandboxError> {
+        let before = (self.record.lease, self.record.end_at);
+        (self.record.lease, self.record.end_at) = (lease, end);
+        if let Err(error) = self.world.records.update(&self.record).await {
+            (self.record.lease, self.record.end_at) = before;
+            return Err(error.into());
+        }
+        self.publish();
+        self.push_lease();
+        Ok(())
+    }
+
+    fn check_running(&self) -> Result<(), SandboxError> {
+        match self.state {
+            State::Running => Ok(()),
+            state => Err(SandboxError::NotRunning { id: self.record.id.clone(), state }),
+        }
+    }
+
+    /// The lease has ended: kill or pause, as it says. A sandbox whose memory cannot be kept keeps its files.
+    pub(super) async fn expire(&mut self) {
+        let outcome = match self.record.on_timeout {
+            OnTimeout::Kill => {
+                // The lease holds whether or not the database does; a record left over has ended at the next start.
+                if let Err(error) = self.world.records.remove(&self.record.id).await {
+                    warn!(sandbox = %self.record.id, error = %chain(&error), "the end of a lease was not recorded");
+                }
+                self.end("lease ended, sandbox killed").await;
+                Ok(())
+            }
+            OnTimeout::Pause(kept) => match self.pause(kept).await {
+                Err(error) if kept == Kept::Memory && self.state == State::Running => {
+                    warn!(sandbox = %self.record.id, error = %chain(&error), "cannot keep the memory, keeping the files");
+                    self.pause(Kept::Files).await
+                }
+                other => other,
+            },
+        };
+        match outcome {
+            Ok(()) => self.expiry_retry = None,
+            Err(error) => {
+                warn!(sandbox = %self.record.id, error = %chain(&error), "the end of a lease failed, trying again");
+                self.expiry_retry = Some(Instant::now() + RETRY_DELAY);
+            }
+        }
+    }
+
+    /// Process 1 is gone although nobody asked: the files are all that is left, and they are kept.
+    pub(super) async fn lose_machine(&mut self) {
+        if let Some(machine) = self.machine.take() {
+            // Children of process 1 die with it; this clears away what is left of the machine.
+            if let Err(error) = within("ending the sandbox's processes", machine.kill()).await {
+                warn!(sandbox = %self.record.id, error = %chain(&error), "the dead machine was not cleared away");
+            }
+        }
+        warn!(sandbox = %self.record.id, "the sandbox's first process ended by itself");
+        self.note(
+            LogLevel::Error,
+            "the sandbox's processes ended unexpectedly; its files are kept and it can be resumed",
+        );
+        self.settle_on_files().await;
+    }
+
+    /// Records that only the files are left.
+    pub(super) async fn settle_on_files(&mut self) {
+        self.lease_push = None;
+        if self.record.standing == Standing::Running {
+            self.record.end_at = self.world.clock.now();
+        }
+        self.record.standing = Standing::Paused(Kept::Files);
+        self.record.instance = None;
+        if let Err(error) = self.world.records.update(&self.record).await {
+            // The next start finds the machine dead and comes to the same conclusion.
+            warn!(sandbox = %self.record.id, error = %chain(&error), "the loss of a machine was not recorded");
+        }
+        self.advance(Event::MachineLost);
+        self.publish();
+    }
+}

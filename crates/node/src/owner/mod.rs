@@ -1,0 +1,320 @@
+//! The owner of one sandbox: the only task that changes it. It serialises what is asked, ends or pauses the sandbox when
+//! its lease ends, notices when its machine dies, and reads its metrics and log.
+//!
+//! Invariants: a change is recorded before it is acknowledged; the view says that a sandbox cannot be reached before the
+//! connections to it are cut, so that whoever finds its stream broken and asks again learns the truth.
+
+mod change;
+mod restore;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use protocol::guest::{GuestConfig, Lease};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::clock;
+use crate::error::SandboxError;
+use crate::guest_call;
+use crate::lifecycle::{self, Event, Kept, State};
+use crate::log::LogLevel;
+use crate::metrics::SAMPLE_INTERVAL;
+use crate::ports::{Boot, EngineError, Machine};
+use crate::sandbox::{OnTimeout, Record};
+use crate::world::{Handle, Live, Notes, View, World};
+
+/// Longest wait for one act of the engine. Booting and killing take milliseconds; only a machine in trouble takes this long.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(30);
+/// Between two attempts to tell the guest of its lease, or to carry out the end of one.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// The first reading comes early, so that a sandbox shows metrics soon after it was made.
+const FIRST_SAMPLE: Duration = Duration::from_secs(1);
+/// The guest keeps its log itself, and whoever reads it asks for the newest: collecting it at every sixth reading is
+/// enough to lose nothing, and lets idle guests sleep.
+const SAMPLES_PER_LOG: u32 = 6;
+const WAITING_COMMANDS: usize = 64;
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, SandboxError>>;
+
+/// What can be asked of a sandbox's owner.
+pub(crate) enum Command {
+    Kill(Reply<()>),
+    Pause { kept: Kept, require_healthy_guest: bool, reply: Reply<()> },
+    Resume { resume: Resume, reply: Reply<Resumed> },
+    SetTimeout { timeout: Duration, reply: Reply<()> },
+    Refresh { duration: Duration, reply: Reply<()> },
+    ReadLog(Reply<()>),
+    Stop(oneshot::Sender<()>),
+}
+
+/// How to resume.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resume {
+    pub timeout: Duration,
+    /// What of a sandbox paused with its memory to bring back.
+    pub kept: Kept,
+    pub on_running: OnRunning,
+    /// Replaces what happens at the end of the lease.
+    pub on_timeout: Option<OnTimeout>,
+}
+
+/// What a resume does to a sandbox that runs already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnRunning {
+    Extend,
+    Leave,
+    Refuse,
+}
+
+/// Whether a resume found the sandbox running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resumed {
+    WasRunning,
+    FromPause,
+}
+
+pub(crate) struct Owner {
+    world: Arc<World>,
+    commands: mpsc::Receiver<Command>,
+    view: watch::Sender<View>,
+    notes: Arc<Notes>,
+    record: Record,
+    state: State,
+    machine: Option<Arc<dyn Machine>>,
+    live: Option<Arc<Live>>,
+    /// Tells the guest of its newest lease; a newer one replaces it.
+    lease_push: Option<BoxFuture<'static, ()>>,
+    /// Not before this is the end of the lease tried again.
+    expiry_retry: Option<Instant>,
+    samples: u32,
+}
+
+impl Owner {
+    pub(crate) fn new(world: &Arc<World>, record: Record, state: State) -> (Self, Handle) {
+        let (sender, commands) = mpsc::channel(WAITING_COMMANDS);
+        let (view, seen) = watch::channel(View { record: Arc::new(record.clone()), state, live: None });
+        let notes = Arc::new(Notes::default());
+        let handle = Handle { commands: sender, view: seen, notes: Arc::clone(&notes) };
+        let owner = Self {
+            world: Arc::clone(world),
+            commands,
+            view,
+            notes,
+            record,
+            state,
+            machine: None,
+            live: None,
+            lease_push: None,
+            expiry_retry: None,
+            samples: 0,
+        };
+        (owner, handle)
+    }
+
+    /// Serves the sandbox until it is gone or the server stops.
+    pub(crate) async fn run(mut self) {
+        let mut sample = tokio::time::interval_at(Instant::now() + FIRST_SAMPLE, SAMPLE_INTERVAL);
+        sample.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while self.state != State::Gone {
+            let machine = self.machine.clone();
+            let runs = self.state == State::Running;
+            let expiry = tokio::time::sleep(self.until_expiry());
+            tokio::select! {
+                command = self.commands.recv() => match command {
+                    None => break,
+                    Some(Command::Stop(done)) => {
+                        self.stop().await;
+                        // Whoever asked may have given up waiting.
+                        let _ = done.send(());
+                        return;
+                    }
+                    Some(command) => self.obey(command).await,
+                },
+                // Readings also bring the loop round after the clock was set, so a lease ends by the time of day.
+                () = expiry, if runs => self.expire().await,
+                () = exited(machine.as_deref()), if machine.is_some() => self.lose_machine().await,
+                _ = sample.tick(), if runs => self.sample().await,
+                () = wait(self.lease_push.as_mut()), if self.lease_push.is_some() => self.lease_push = None,
+            }
+        }
+        self.world.forget(&self.record.id);
+    }
+
+    async fn obey(&mut self, command: Command) {
+        // A reply that nobody waits for any more is no failure: the change was made all the same.
+        match command {
+            Command::Kill(reply) => drop(reply.send(self.kill().await)),
+            Command::Pause { kept, require_healthy_guest, reply } => {
+                drop(reply.send(self.pause_on_request(kept, require_healthy_guest).await));
+            }
+            Command::Resume { resume, reply } => drop(reply.send(self.resume(resume).await)),
+            Command::SetTimeout { timeout, reply } => drop(reply.send(self.set_timeout(timeout).await)),
+            Command::Refresh { duration, reply } => drop(reply.send(self.extend(duration).await)),
+            Command::ReadLog(reply) => {
+                self.read_log().await;
+                drop(reply.send(Ok(())));
+            }
+            Command::Stop(_) => unreachable!("the loop handles it"),
+        }
+    }
+
+    /// Moves to the state after `event`. Refusals were excluded by whoever calls.
+    fn advance(&mut self, event: Event) {
+        match lifecycle::next(self.state, event) {
+            Ok(state) => self.state = state,
+            Err(refused) => warn!(sandbox = %self.record.id, %refused, "a change of state was refused"),
+        }
+    }
+
+    /// Shows others the present state; opens or closes the way in, as the state has it.
+    fn publish(&mut self) {
+        let closed = if self.state == State::Running {
+            if self.live.is_none() {
+                self.live =
+                    self.machine.clone().map(|machine| Arc::new(Live { machine, cut: CancellationToken::new() }));
+            }
+            None
+        } else {
+            self.live.take()
+        };
+        self.view.send_replace(View {
+            record: Arc::new(self.record.clone()),
+            state: self.state,
+            live: self.live.clone(),
+        });
+        if let Some(closed) = closed {
+            closed.cut.cancel();
+        }
+    }
+
+    fn until_expiry(&self) -> Duration {
+        let lease = clock::until(self.world.clock.now(), self.record.end_at);
+        let retry = self.expiry_retry.map(|at| at.saturating_duration_since(Instant::now()));
+        lease.max(retry.unwrap_or(Duration::ZERO))
+    }
+
+    /// Starts process 1 for the present boot ID.
+    async fn boot(&mut self) -> Result<Arc<dyn Machine>, EngineError> {
+        let boot = Boot {
+            id: self.record.id.clone(),
+            resources: self.record.resources,
+            internet: self.record.internet(),
+            boot_id: self.record.boot_id.clone(),
+            guest: guest_config(&self.record),
+        };
+        let machine = within("booting the sandbox", self.world.engine.boot(boot)).await?;
+        self.notes.log().start_anew();
+        self.notes.readings().start_anew();
+        Ok(machine)
+    }
+
+    /// Tells the guest until when it may live, now or as soon as it listens, without keeping anybody waiting.
+    fn push_lease(&mut self) {
+        let Some(machine) = self.machine.clone() else { return };
+        let lease = Lease { ends_unix_ms: Some(unix_ms(self.record.end_at)) };
+        self.lease_push = Some(Box::pin(async move {
+            while let Err(error) = guest_call::put_lease(machine.guest_socket(), lease).await {
+                debug!(%error, "the guest was not told of its lease");
+                tokio::time::sleep(RETRY_DELAY).await;
+            }
+        }));
+    }
+
+    async fn sample(&mut self) {
+        let Some(machine) = self.machine.clone() else { return };
+        match within("reading what the sandbox uses", machine.usage()).await {
+            Ok(usage) => {
+                let (now, cpus) = (self.world.clock.now(), self.record.resources.cpu_count);
+                self.notes.readings().record(now, cpus, usage);
+            }
+            Err(error) => debug!(sandbox = %self.record.id, error = %chain(&error), "no reading"),
+        }
+        if self.samples.is_multiple_of(SAMPLES_PER_LOG) {
+            self.read_log().await;
+        }
+        self.samples = self.samples.wrapping_add(1);
+    }
+
+    async fn read_log(&mut self) {
+        if self.state != State::Running {
+            return;
+        }
+        let Some(machine) = self.machine.clone() else { return };
+        let after = self.notes.log().seen();
+        match guest_call::read_log(machine.guest_socket(), after).await {
+            Ok(entries) => self.notes.log().take_from_guest(entries),
+            Err(error) => debug!(sandbox = %self.record.id, %error, "the guest's log was not read"),
+        }
+    }
+
+    fn note(&self, level: LogLevel, message: &str) {
+        self.notes.log().write(self.world.clock.now(), level, message);
+    }
+
+    /// Leaves the machine to its lease. The guest should know the newest one, since nobody will tell it later.
+    async fn stop(&mut self) {
+        if let Some(push) = self.lease_push.take() {
+            // Without it the guest keeps the lease it knows; the next server tells it again.
+            let _ = tokio::time::timeout(RETRY_DELAY, push).await;
+        }
+    }
+}
+
+async fn exited(machine: Option<&dyn Machine>) {
+    match machine {
+        Some(machine) => machine.exited().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn wait(future: Option<&mut BoxFuture<'static, ()>>) {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Bounds one act of the engine.
+async fn within<T>(what: &'static str, act: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
+    match tokio::time::timeout(ENGINE_PATIENCE, act).await {
+        Ok(result) => result,
+        Err(late) => Err(EngineError::failed(what, late)),
+    }
+}
+
+/// An error with its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+fn unix_ms(moment: jiff::Timestamp) -> u64 {
+    u64::try_from(moment.as_millisecond()).unwrap_or(0)
+}
+
+fn guest_config(record: &Record) -> GuestConfig {
+    const MIB: u64 = 1 << 20;
+    let system_env = [
+        ("E2B_SANDBOX", "true"),
+        ("E2B_SANDBOX_ID", record.id.as_str()),
+        ("E2B_TEMPLATE_ID", record.template.id.as_str()),
+    ];
+    GuestConfig {
+        sandbox_id: record.id.to_string(),
+        template_id: record.template.id.clone(),
+        access_token: record.access_token.as_ref().map(|token| token.reveal().to_owned()),
+        env_vars: record.env_vars.clone(),
+        system_env: system_env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        default_user: "user".to_owned(),
+        default_workdir: None,
+        lease_ends_unix_ms: Some(unix_ms(record.end_at)),
+        memory_limit_bytes: u64::from(record.resources.memory_mb) * MIB,
+        cpu_count: record.resources.cpu_count,
+        disk_limit_bytes: u64::from(record.resources.disk_mb) * MIB,
+    }
+}

@@ -1,0 +1,125 @@
+//! What the life cycle needs from the outside world, in its own words.
+//!
+//! `Engine` and `Machine` are the kernel's part: [`crate::LocalEngine`] in earnest, [`crate::memory::MemoryEngine`] in
+//! tests. `Records` is the durable part: [`crate::records::SqliteRecords`], [`crate::memory::MemoryRecords`].
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use protocol::guest::GuestConfig;
+use tokio::net::TcpStream;
+
+use crate::id::SandboxId;
+use crate::sandbox::{Created, Record, Repeatable, Resources};
+
+/// Enough to find a running machine again, and to know that it is the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instance {
+    pub pid: u32,
+    pub start_time: u64,
+}
+
+/// One start of a sandbox. Files are kept under the sandbox's ID across boots.
+#[derive(Debug, Clone)]
+pub struct Boot {
+    pub id: SandboxId,
+    pub resources: Resources,
+    /// Off: the sandbox has loopback only.
+    pub internet: bool,
+    pub boot_id: String,
+    pub guest: GuestConfig,
+}
+
+/// What a machine uses now; sizes in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time since boot, in microseconds.
+    pub cpu_usec: u64,
+    pub memory_used: u64,
+    pub memory_cache: u64,
+    pub memory_limit: u64,
+    pub disk_used: u64,
+    pub disk_limit: u64,
+}
+
+/// Why the kernel's part failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// Free disk space, then try again.
+    #[error("no space left for sandboxes on this machine")]
+    NoSpace,
+    #[error("{what}")]
+    Failed { what: &'static str, source: Box<dyn Error + Send + Sync> },
+}
+
+impl EngineError {
+    pub fn failed(what: &'static str, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Failed { what, source: source.into() }
+    }
+}
+
+/// Makes machines and keeps their files.
+#[async_trait]
+pub trait Engine: Send + Sync {
+    /// Starts process 1; the machine's guest can be called at once.
+    async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError>;
+    /// Finds a machine that an earlier server booted; `None` when it is not alive. A frozen one stays frozen.
+    async fn adopt(
+        &self,
+        id: &SandboxId,
+        instance: Instance,
+        internet: bool,
+    ) -> Result<Option<Arc<dyn Machine>>, EngineError>;
+    /// Ends every machine not in `running` and removes the files of every sandbox not in `files`. Returns what it removed.
+    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<SandboxId>)
+    -> Result<Vec<String>, EngineError>;
+    /// Removing what is already absent succeeds.
+    async fn remove_files(&self, id: &SandboxId) -> Result<(), EngineError>;
+}
+
+/// One booted sandbox. Dropping the handle leaves it running.
+#[async_trait]
+pub trait Machine: Send + Sync {
+    fn instance(&self) -> Instance;
+    /// Where the guest answers HTTP; not visible inside.
+    fn guest_socket(&self) -> &Path;
+    /// Connects to a port inside; refused when nothing listens there.
+    async fn dial(&self, port: u16) -> io::Result<TcpStream>;
+    async fn freeze(&self) -> Result<(), EngineError>;
+    /// Thawing what is not frozen succeeds.
+    async fn thaw(&self) -> Result<(), EngineError>;
+    /// Ends every process; the files stay. Killing what is dead succeeds.
+    async fn kill(&self) -> Result<(), EngineError>;
+    async fn usage(&self) -> Result<Usage, EngineError>;
+    /// Resolves when process 1 is gone. May be called again and dropped half way.
+    async fn exited(&self);
+}
+
+/// The database failed, or holds something that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} the records of sandboxes")]
+pub struct RecordsError {
+    pub what: &'static str,
+    pub source: Box<dyn Error + Send + Sync>,
+}
+
+/// Where sandboxes are remembered. What a call has acknowledged survives a crash of the machine.
+#[async_trait]
+pub trait Records: Send + Sync {
+    async fn all(&self) -> Result<Vec<Record>, RecordsError>;
+    /// Stores a new sandbox together with the create that may be repeated.
+    async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError>;
+    /// Stores what may change in a known sandbox; one that is unknown stays unknown.
+    async fn update(&self, record: &Record) -> Result<(), RecordsError>;
+    /// Forgetting what is already forgotten succeeds.
+    async fn remove(&self, id: &SandboxId) -> Result<(), RecordsError>;
+    /// The fingerprint and the answer of an earlier create with this key, also when its sandbox is gone.
+    async fn creation(&self, key: &str) -> Result<Option<(String, Created)>, RecordsError>;
+    /// Forgets the keys of creates before `moment`.
+    async fn forget_creations(&self, before: Timestamp) -> Result<(), RecordsError>;
+}

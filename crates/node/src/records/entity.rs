@@ -1,0 +1,65 @@
+//! The rows of the database. Times are microseconds since the epoch, maps are JSON texts.
+#![expect(unreachable_pub, reason = "the derive macros refer to these as public")]
+
+pub(super) mod sandbox {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+    #[sea_orm(table_name = "sandbox")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub id: String,
+        pub template_id: String,
+        pub template_alias: String,
+        /// `running`, `paused_memory` or `paused_files`.
+        pub standing: String,
+        pub pid: Option<i64>,
+        pub start_time: Option<i64>,
+        pub started_at_us: i64,
+        pub end_at_us: i64,
+        pub lease_us: i64,
+        pub cpu_count: i64,
+        pub memory_mb: i64,
+        pub disk_mb: i64,
+        pub pids: i64,
+        pub access_token: Option<String>,
+        pub traffic_token: Option<String>,
+        pub allow_internet: Option<bool>,
+        /// `kill`, `pause_memory` or `pause_files`.
+        pub on_timeout: String,
+        pub auto_resume: bool,
+        pub metadata: String,
+        pub env_vars: String,
+        pub mcp: Option<String>,
+        pub boot_id: String,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}
+
+/// Creates that carried an idempotency key, with what they were answered.
+pub(super) mod creation {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "creation")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub key: String,
+        pub fingerprint: String,
+        pub created_at_us: i64,
+        pub sandbox_id: String,
+        pub template_id: String,
+        pub template_alias: String,
+        pub access_token: Option<String>,
+        pub traffic_token: Option<String>,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}

@@ -1,0 +1,73 @@
+//! The database's form, one step after the other. Steps are only ever added: a released one never changes.
+
+use sea_orm_migration::prelude::*;
+use sea_orm_migration::schema::{big_integer, big_integer_null, boolean, boolean_null, string, string_null, text};
+use sea_orm_migration::{MigrationName, MigrationTrait, MigratorTrait, SchemaManager};
+
+pub(super) struct Migrator;
+
+#[async_trait::async_trait]
+impl MigratorTrait for Migrator {
+    fn migrations() -> Vec<Box<dyn MigrationTrait>> {
+        vec![Box::new(First)]
+    }
+}
+
+/// Sandboxes, and creates that may be repeated.
+struct First;
+
+impl MigrationName for First {
+    fn name(&self) -> &str {
+        "m0001_sandboxes"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for First {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        manager
+            .create_table(
+                Table::create()
+                    .table("sandbox")
+                    .col(string("id").primary_key())
+                    .col(string("template_id"))
+                    .col(string("template_alias"))
+                    .col(string("standing"))
+                    .col(big_integer_null("pid"))
+                    .col(big_integer_null("start_time"))
+                    .col(big_integer("started_at_us"))
+                    .col(big_integer("end_at_us"))
+                    .col(big_integer("lease_us"))
+                    .col(big_integer("cpu_count"))
+                    .col(big_integer("memory_mb"))
+                    .col(big_integer("disk_mb"))
+                    .col(big_integer("pids"))
+                    .col(string_null("access_token"))
+                    .col(string_null("traffic_token"))
+                    .col(boolean_null("allow_internet"))
+                    .col(string("on_timeout"))
+                    .col(boolean("auto_resume"))
+                    .col(text("metadata"))
+                    .col(text("env_vars"))
+                    .col(string_null("mcp"))
+                    .col(string("boot_id"))
+                    .to_owned(),
+            )
+            .await?;
+        manager
+            .create_table(
+                Table::create()
+                    .table("creation")
+                    .col(string("key").primary_key())
+                    .col(string("fingerprint"))
+                    .col(big_integer("created_at_us"))
+                    .col(string("sandbox_id"))
+                    .col(string("template_id"))
+                    .col(string("template_alias"))
+                    .col(string_null("access_token"))
+                    .col(string_null("traffic_token"))
+                    .to_owned(),
+            )
+            .await
+    }
+}

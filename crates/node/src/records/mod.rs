@@ -1,0 +1,7 @@
+//! Where sandboxes are remembered: SQLite in the data directory.
+
+mod entity;
+mod migration;
+mod sqlite;
+
+pub use sqlite::SqliteRecords;

@@ -1,0 +1,219 @@
+//! Records in one SQLite file. One connection, so that there is one writer and no lock to wait for; every commit is on
+//! the disk before it returns (`synchronous = FULL`).
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use sea_orm::sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
+use sea_orm::{
+    ActiveModelTrait, ColumnTrait, ConnectOptions, Database, DatabaseConnection, EntityTrait, IntoActiveModel,
+    QueryFilter, Set, TransactionTrait,
+};
+use sea_orm_migration::MigratorTrait;
+
+use super::entity::{creation, sandbox};
+use super::migration::Migrator;
+use crate::id::SandboxId;
+use crate::lifecycle::Kept;
+use crate::ports::{Instance, Records, RecordsError};
+use crate::sandbox::{Created, OnTimeout, Record, Repeatable, Resources, Standing};
+use crate::template::Template;
+
+/// Only another program with the file open makes this wait.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The records of one data directory.
+#[derive(Debug)]
+pub struct SqliteRecords {
+    database: DatabaseConnection,
+}
+
+fn cannot<E: Into<Box<dyn Error + Send + Sync>>>(what: &'static str) -> impl FnOnce(E) -> RecordsError {
+    move |error| RecordsError { what, source: error.into() }
+}
+
+impl SqliteRecords {
+    /// Opens the database at `file`, makes it if it is absent, and brings it to the newest form.
+    pub async fn open(file: &Path) -> Result<Self, RecordsError> {
+        let path = file.to_owned();
+        // The path is given as an option, not in the URL, where some of its characters would mean something.
+        let mut options = ConnectOptions::new("sqlite::memory:");
+        options
+            .min_connections(1)
+            .max_connections(1)
+            .connect_timeout(BUSY_TIMEOUT)
+            .acquire_timeout(Duration::from_secs(30))
+            .sqlx_logging(false)
+            .map_sqlx_sqlite_opts(move |options| {
+                options
+                    .filename(&path)
+                    .in_memory(false)
+                    .shared_cache(false)
+                    .create_if_missing(true)
+                    .journal_mode(SqliteJournalMode::Wal)
+                    .synchronous(SqliteSynchronous::Full)
+                    .busy_timeout(BUSY_TIMEOUT)
+            });
+        let database = Database::connect(options).await.map_err(cannot("open"))?;
+        Migrator::up(&database, None).await.map_err(cannot("migrate"))?;
+        Ok(Self { database })
+    }
+}
+
+#[async_trait]
+impl Records for SqliteRecords {
+    async fn all(&self) -> Result<Vec<Record>, RecordsError> {
+        let rows = sandbox::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
+        rows.into_iter().map(|row| from_row(row).map_err(cannot("understand"))).collect()
+    }
+
+    async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError> {
+        let row = to_row(record).map_err(cannot("write"))?.into_active_model();
+        let Some(Repeatable { key, fingerprint }) = repeatable else {
+            return sandbox::Entity::insert(row)
+                .exec_without_returning(&self.database)
+                .await
+                .map(|_| ())
+                .map_err(cannot("write"));
+        };
+        let creation = creation::ActiveModel {
+            key: Set(key.clone()),
+            fingerprint: Set(fingerprint.clone()),
+            created_at_us: Set(record.started_at.as_microsecond()),
+            sandbox_id: Set(record.id.to_string()),
+            template_id: Set(record.template.id.clone()),
+            template_alias: Set(record.template.alias.clone()),
+            access_token: Set(record.access_token.as_ref().map(|token| token.reveal().to_owned())),
+            traffic_token: Set(record.traffic_token.as_ref().map(|token| token.reveal().to_owned())),
+        };
+        let both = async {
+            let transaction = self.database.begin().await?;
+            sandbox::Entity::insert(row).exec_without_returning(&transaction).await?;
+            creation::Entity::insert(creation).exec_without_returning(&transaction).await?;
+            transaction.commit().await
+        };
+        both.await.map_err(cannot("write"))
+    }
+
+    async fn update(&self, record: &Record) -> Result<(), RecordsError> {
+        let row = to_row(record).map_err(cannot("write"))?;
+        let id = row.id.clone();
+        let mut change = row.into_active_model().reset_all();
+        change.id = sea_orm::ActiveValue::NotSet;
+        sandbox::Entity::update_many()
+            .set(change)
+            .filter(sandbox::Column::Id.eq(id))
+            .exec(&self.database)
+            .await
+            .map(|_| ())
+            .map_err(cannot("write"))
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<(), RecordsError> {
+        let removed = sandbox::Entity::delete_by_id(id.to_string()).exec(&self.database).await;
+        removed.map(|_| ()).map_err(cannot("change"))
+    }
+
+    async fn creation(&self, key: &str) -> Result<Option<(String, Created)>, RecordsError> {
+        let row = creation::Entity::find_by_id(key).one(&self.database).await.map_err(cannot("read"))?;
+        let Some(row) = row else { return Ok(None) };
+        let created = Created {
+            id: row.sandbox_id.parse().map_err(cannot("understand"))?,
+            template: Template { id: row.template_id, alias: row.template_alias },
+            access_token: row.access_token.map(Into::into),
+            traffic_token: row.traffic_token.map(Into::into),
+        };
+        Ok(Some((row.fingerprint, created)))
+    }
+
+    async fn forget_creations(&self, before: Timestamp) -> Result<(), RecordsError> {
+        let removed = creation::Entity::delete_many()
+            .filter(creation::Column::CreatedAtUs.lt(before.as_microsecond()))
+            .exec(&self.database)
+            .await;
+        removed.map(|_| ()).map_err(cannot("change"))
+    }
+}
+
+type Damage = Box<dyn Error + Send + Sync>;
+
+fn to_row(record: &Record) -> Result<sandbox::Model, Damage> {
+    Ok(sandbox::Model {
+        id: record.id.to_string(),
+        template_id: record.template.id.clone(),
+        template_alias: record.template.alias.clone(),
+        standing: match record.standing {
+            Standing::Running => "running",
+            Standing::Paused(Kept::Memory) => "paused_memory",
+            Standing::Paused(Kept::Files) => "paused_files",
+        }
+        .to_owned(),
+        pid: record.instance.map(|instance| i64::from(instance.pid)),
+        start_time: record.instance.map(|instance| i64::try_from(instance.start_time)).transpose()?,
+        started_at_us: record.started_at.as_microsecond(),
+        end_at_us: record.end_at.as_microsecond(),
+        lease_us: i64::try_from(record.lease.as_micros())?,
+        cpu_count: record.resources.cpu_count.into(),
+        memory_mb: record.resources.memory_mb.into(),
+        disk_mb: record.resources.disk_mb.into(),
+        pids: record.resources.pids.into(),
+        access_token: record.access_token.as_ref().map(|token| token.reveal().to_owned()),
+        traffic_token: record.traffic_token.as_ref().map(|token| token.reveal().to_owned()),
+        allow_internet: record.allow_internet,
+        on_timeout: match record.on_timeout {
+            OnTimeout::Kill => "kill",
+            OnTimeout::Pause(Kept::Memory) => "pause_memory",
+            OnTimeout::Pause(Kept::Files) => "pause_files",
+        }
+        .to_owned(),
+        auto_resume: record.auto_resume,
+        metadata: serde_json::to_string(&record.metadata)?,
+        env_vars: serde_json::to_string(&record.env_vars)?,
+        mcp: record.mcp.as_ref().map(serde_json::to_string).transpose()?,
+        boot_id: record.boot_id.clone(),
+    })
+}
+
+fn from_row(row: sandbox::Model) -> Result<Record, Damage> {
+    let instance = match (row.pid, row.start_time) {
+        (Some(pid), Some(start)) => Some(Instance { pid: pid.try_into()?, start_time: start.try_into()? }),
+        _ => None,
+    };
+    Ok(Record {
+        id: row.id.parse()?,
+        template: Template { id: row.template_id, alias: row.template_alias },
+        standing: match row.standing.as_str() {
+            "running" => Standing::Running,
+            "paused_memory" => Standing::Paused(Kept::Memory),
+            "paused_files" => Standing::Paused(Kept::Files),
+            other => return Err(format!("unknown standing `{other}`").into()),
+        },
+        instance,
+        started_at: Timestamp::from_microsecond(row.started_at_us)?,
+        end_at: Timestamp::from_microsecond(row.end_at_us)?,
+        lease: Duration::from_micros(row.lease_us.try_into()?),
+        resources: Resources {
+            cpu_count: row.cpu_count.try_into()?,
+            memory_mb: row.memory_mb.try_into()?,
+            disk_mb: row.disk_mb.try_into()?,
+            pids: row.pids.try_into()?,
+        },
+        access_token: row.access_token.map(Into::into),
+        traffic_token: row.traffic_token.map(Into::into),
+        allow_internet: row.allow_internet,
+        on_timeout: match row.on_timeout.as_str() {
+            "kill" => OnTimeout::Kill,
+            "pause_memory" => OnTimeout::Pause(Kept::Memory),
+            "pause_files" => OnTimeout::Pause(Kept::Files),
+            other => return Err(format!("unknown end of lease `{other}`").into()),
+        },
+        auto_resume: row.auto_resume,
+        metadata: serde_json::from_str(&row.metadata)?,
+        env_vars: serde_json::from_str(&row.env_vars)?,
+        mcp: row.mcp.as_deref().map(serde_json::from_str).transpose()?,
+        boot_id: row.boot_id,
+    })
+}

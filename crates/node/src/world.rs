@@ -1,0 +1,125 @@
+//! What all owners of sandboxes share: the ports, and the registry through which a sandbox is found.
+//!
+//! Invariant: a sandbox is in the registry from before its machine boots until after its machine has ended.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::config::SandboxesConfig;
+use crate::error::SandboxError;
+use crate::id::SandboxId;
+use crate::lifecycle::State;
+use crate::log::Log;
+use crate::metrics::Readings;
+use crate::owner::Command;
+use crate::ports::{Engine, Machine, Records};
+use crate::sandbox::Record;
+
+pub(crate) struct World {
+    pub engine: Arc<dyn Engine>,
+    pub records: Arc<dyn Records>,
+    pub clock: Arc<dyn Clock>,
+    pub config: SandboxesConfig,
+    registry: RwLock<HashMap<SandboxId, Handle>>,
+}
+
+/// How others reach the owner of a sandbox, and what it lets them see.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub commands: mpsc::Sender<Command>,
+    pub view: watch::Receiver<View>,
+    pub notes: Arc<Notes>,
+}
+
+/// One moment of a sandbox.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub record: Arc<Record>,
+    pub state: State,
+    /// Present while the sandbox may be reached.
+    pub live: Option<Arc<Live>>,
+}
+
+/// A sandbox that may be reached: from one start or resume to the next pause or end.
+pub struct Live {
+    pub machine: Arc<dyn Machine>,
+    /// Cancelled when the sandbox may be reached no longer: what still runs through it must break.
+    pub cut: CancellationToken,
+}
+
+/// What is collected about a sandbox while it lives.
+#[derive(Default)]
+pub(crate) struct Notes {
+    readings: Mutex<Readings>,
+    log: Mutex<Log>,
+}
+
+impl Notes {
+    pub(crate) fn readings(&self) -> MutexGuard<'_, Readings> {
+        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl World {
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        records: Arc<dyn Records>,
+        clock: Arc<dyn Clock>,
+        config: SandboxesConfig,
+    ) -> Self {
+        Self { engine, records, clock, config, registry: RwLock::default() }
+    }
+
+    pub(crate) fn find(&self, id: &SandboxId) -> Option<Handle> {
+        self.registry.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    pub(crate) fn view(&self, id: &SandboxId) -> Option<View> {
+        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        registry.get(id).map(|handle| handle.view.borrow().clone())
+    }
+
+    pub(crate) fn handles(&self) -> Vec<Handle> {
+        self.registry.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    pub(crate) fn views(&self) -> Vec<View> {
+        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        registry.values().map(|handle| handle.view.borrow().clone()).collect()
+    }
+
+    pub(crate) fn register(&self, id: SandboxId, handle: Handle) {
+        self.registry.write().unwrap_or_else(PoisonError::into_inner).insert(id, handle);
+    }
+
+    /// Registers a sandbox that is about to take memory, unless the machine has no room for it.
+    pub(crate) fn register_if_room(&self, id: SandboxId, handle: Handle) -> Result<(), SandboxError> {
+        let mut registry = self.registry.write().unwrap_or_else(PoisonError::into_inner);
+        check_room(registry.values(), self.config.max_sandboxes)?;
+        registry.insert(id, handle);
+        Ok(())
+    }
+
+    /// Whether one more sandbox may take memory.
+    pub(crate) fn check_room(&self) -> Result<(), SandboxError> {
+        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        check_room(registry.values(), self.config.max_sandboxes)
+    }
+
+    pub(crate) fn forget(&self, id: &SandboxId) {
+        self.registry.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+}
+
+fn check_room<'a>(handles: impl Iterator<Item = &'a Handle>, limit: usize) -> Result<(), SandboxError> {
+    let taken = handles.filter(|handle| handle.view.borrow().state.holds_memory()).count();
+    if taken < limit { Ok(()) } else { Err(SandboxError::Full { limit }) }
+}

@@ -1,0 +1,326 @@
+//! Bodies of the E2B control plane. Field names are the wire's, its mixture of cases included; unknown fields are ignored.
+//!
+//! Times are RFC 3339 texts: whoever makes one decides its precision, and it must be the same text each time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Any failure. `code` repeats the status: JS clients decide by it, Python clients by the status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    pub code: u16,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
+}
+
+/// Both generations of create. What may be absent has its default decided by the endpoint.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NewSandbox {
+    #[serde(rename = "templateID")]
+    pub template_id: Option<String>,
+    pub timeout: Option<i64>,
+    pub auto_pause: Option<bool>,
+    pub auto_pause_memory: Option<bool>,
+    pub auto_resume: Option<AutoResume>,
+    pub secure: Option<bool>,
+    #[serde(rename = "allow_internet_access")]
+    pub allow_internet_access: Option<bool>,
+    pub network: Option<Network>,
+    pub metadata: Option<BTreeMap<String, String>>,
+    pub env_vars: Option<BTreeMap<String, String>>,
+    pub mcp: Option<Value>,
+    pub iam: Option<Value>,
+    pub volume_mounts: Option<Vec<VolumeMount>>,
+    /// Not E2B's: the size of the sandbox.
+    pub cpu_count: Option<i64>,
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: Option<i64>,
+    #[serde(rename = "diskSizeMB")]
+    pub disk_size_mb: Option<i64>,
+}
+
+/// Values of variables and MCP settings are secrets.
+impl fmt::Debug for NewSandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewSandbox")
+            .field("template_id", &self.template_id)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AutoResume {
+    pub enabled: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMount {
+    pub name: String,
+    pub path: String,
+}
+
+/// Who may reach the sandbox and what it may reach.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Network {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_public_traffic: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_out: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deny_out: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress_proxy: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask_request_host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<BTreeMap<String, Vec<Value>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns_servers: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub https_ports: Option<Vec<u32>>,
+}
+
+/// The answer to create, connect and resume.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sandbox {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(rename = "sandboxID")]
+    pub sandbox_id: String,
+    #[serde(rename = "clientID")]
+    pub client_id: String,
+    pub envd_version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alias: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub envd_access_token: Option<String>,
+    #[serde(default)]
+    pub traffic_access_token: Option<String>,
+    #[serde(default)]
+    pub domain: Option<String>,
+}
+
+/// Tokens are secrets.
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox")
+            .field("sandbox_id", &self.sandbox_id)
+            .field("template_id", &self.template_id)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SandboxState {
+    Running,
+    Paused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PauseMode {
+    Full,
+    Filesystem,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnTimeout {
+    Kill,
+    Pause,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lifecycle {
+    pub auto_resume: bool,
+    pub on_timeout: OnTimeout,
+}
+
+/// One row of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedSandbox {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alias: Option<String>,
+    #[serde(rename = "sandboxID")]
+    pub sandbox_id: String,
+    #[serde(rename = "clientID")]
+    pub client_id: String,
+    pub started_at: String,
+    pub end_at: String,
+    pub envd_version: String,
+    pub cpu_count: u32,
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: u32,
+    #[serde(rename = "diskSizeMB")]
+    pub disk_size_mb: u32,
+    pub state: SandboxState,
+    pub metadata: BTreeMap<String, String>,
+    pub volume_mounts: Vec<VolumeMount>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_mode: Option<PauseMode>,
+}
+
+/// Everything about one sandbox.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxDetail {
+    #[serde(flatten)]
+    pub listed: ListedSandbox,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub envd_access_token: Option<String>,
+    #[serde(default)]
+    pub allow_internet_access: Option<bool>,
+    #[serde(default)]
+    pub domain: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    pub lifecycle: Lifecycle,
+}
+
+/// The token is a secret.
+impl fmt::Debug for SandboxDetail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SandboxDetail").field("listed", &self.listed).finish_non_exhaustive()
+    }
+}
+
+/// `connect` of both generations; `timeout` is required in the first.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Connect {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Resume {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_pause: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Pause {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub require_healthy_guest: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Timeout {
+    pub timeout: i64,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Refresh {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration: Option<i64>,
+}
+
+/// One reading; sizes in bytes. The Python client requires every field.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxMetric {
+    pub timestamp: String,
+    pub timestamp_unix: i64,
+    pub cpu_count: u32,
+    pub cpu_used_pct: f64,
+    pub mem_used: u64,
+    pub mem_total: u64,
+    pub mem_cache: u64,
+    pub disk_used: u64,
+    pub disk_total: u64,
+}
+
+/// The newest reading of several sandboxes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SandboxesMetrics {
+    pub sandboxes: BTreeMap<String, SandboxMetric>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxLog {
+    pub timestamp: String,
+    pub line: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxLogEntry {
+    pub timestamp: String,
+    pub message: String,
+    pub level: crate::guest::LogLevel,
+    pub fields: BTreeMap<String, String>,
+}
+
+/// `GET /sandboxes/{id}/logs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxLogs {
+    pub logs: Vec<SandboxLog>,
+    pub log_entries: Vec<SandboxLogEntry>,
+}
+
+/// `GET /v2/sandboxes/{id}/logs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxLogPage {
+    pub logs: Vec<SandboxLogEntry>,
+}
+
+/// `GET /sandbar/capabilities`: what this server adds to E2B, by name, each with its limits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Capabilities {
+    pub server: String,
+    pub version: String,
+    pub capabilities: BTreeMap<String, Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bodies_of_both_generations_parse() {
+        let a: NewSandbox = serde_json::from_str(
+            r#"{"templateID":"base","allow_internet_access":true,"autoPause":false,"envVars":{"E":"1"},
+                "metadata":{"m":"1"},"secure":true,"timeout":300,"later":1}"#,
+        )
+        .expect("generation A");
+        assert_eq!(
+            (a.template_id.as_deref(), a.allow_internet_access, a.timeout),
+            (Some("base"), Some(true), Some(300))
+        );
+        let b: NewSandbox = serde_json::from_str(r#"{"templateID":"base","memoryMB":512,"diskSizeMB":64}"#).expect("B");
+        assert_eq!((b.timeout, b.memory_mb, b.disk_size_mb), (None, Some(512), Some(64)));
+    }
+
+    #[test]
+    fn debug_output_names_no_secret() {
+        let body = r#"{"templateID":"base","envVars":{"K":"hidden"},"mcp":{"k":"hidden"}}"#;
+        let new: NewSandbox = serde_json::from_str(body).expect("a body");
+        assert!(!format!("{new:?}").contains("hidden"));
+    }
+}
