@@ -1,6 +1,8 @@
 //! Cgroups against the real kernel (root is needed, and its absence fails the tests), and the v2 rules against a stand-in
 //! tree, for machines whose controllers are all in v1 trees.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! The pool against the real kernel: root, loop devices and btrfs are needed, and their absence fails the tests.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -157,7 +159,7 @@ fn removing_gives_the_space_back_to_the_host() {
     pool.remove("gone").unwrap();
     assert!(pool.list().unwrap().is_empty());
     pool.remove("gone").expect("absent is success");
-    File::open(data.path().join("pool")).unwrap().sync_all().unwrap();
+    rustix::fs::syncfs(File::open(data.path().join("pool")).unwrap()).unwrap();
     eventually("the return of the space", || allocated() < before - 200 * MIB);
 }
 
@@ -275,19 +277,40 @@ fn a_btrfs_host_is_used_as_it_is_only_if_its_quotas_are_on() {
 }
 
 #[test]
-fn a_nearly_full_host_gets_no_new_volumes() {
+fn sandboxes_cannot_fill_the_host() {
     let data = Data::new();
     let host: PathBuf = data.path().join("host");
     fs::create_dir(&host).unwrap();
-    rustix::mount::mount("tmpfs", &host, "tmpfs", MountFlags::empty(), c"size=1200m").unwrap();
+    rustix::mount::mount("tmpfs", &host, "tmpfs", MountFlags::empty(), c"size=1300m").unwrap();
     let pool = Pool::open(&host, IMAGE).unwrap();
-    let volume = pool.volume("box", 512 * MIB).unwrap();
-    assert!(pool.free_bytes().unwrap() <= 1200 * MIB, "never more than the host has");
-    assert!(fill(&volume.path().join("file"), 256 * MIB).1.is_none());
-    let error = pool.volume("second", MIB).expect_err("less than the reserve is left");
+    assert!(pool.free_bytes().unwrap() <= 1300 * MIB, "never more than the host has");
+    let (one, two) = (pool.volume("one", 2 << 30).unwrap(), pool.volume("two", 2 << 30).unwrap());
+
+    // 1 GiB is kept free, so 276 MiB are there for both volumes together.
+    assert!(fill(&one.path().join("file"), 100 * MIB).1.is_none());
+    let (written, refusal) = fill(&two.path().join("file"), 1024 * MIB);
+    assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT));
+    assert!((120 * MIB..=176 * MIB).contains(&written), "{written} bytes were taken");
+
+    // Others fill the host: no new volume, and nothing more in the old ones, but what is there goes on.
+    fs::remove_file(two.path().join("file")).unwrap();
+    let ballast = vec![1; 260 * MIB as usize];
+    fs::write(host.join("ballast"), &ballast).unwrap();
+    pool.guard().unwrap();
+    let error = pool.volume("three", MIB).expect_err("less than the reserve is left");
     assert!(matches!(error, PoolError::NoSpace { .. }), "{error:?}");
-    pool.volume("box", 512 * MIB).expect("what exists can still be opened");
-    drop((volume, pool));
+    pool.volume("one", 2 << 30).expect("what exists can still be opened");
+    let (_, refusal) = fill(&two.path().join("file"), 300 * MIB);
+    assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT));
+    fs::remove_file(two.path().join("file")).unwrap();
+
+    fs::remove_file(host.join("ballast")).unwrap();
+    eventually("the return of what was deleted", || {
+        pool.guard().unwrap();
+        pool.volume("three", MIB).is_ok()
+    });
+    assert!(fill(&two.path().join("file"), 100 * MIB).1.is_none());
+    drop((one, two, pool));
     rustix::mount::unmount(&host, UnmountFlags::DETACH).unwrap();
 }
 

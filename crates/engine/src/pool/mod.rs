@@ -16,12 +16,13 @@ mod image;
 mod quota;
 mod volume;
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{StatVfs, statfs, statvfs};
 
@@ -35,6 +36,10 @@ const GIB: u64 = 1 << 30;
 const BTRFS_MAGIC: u64 = 0x9123_683E;
 /// Below this a btrfs is all metadata; also a sign of a size given in the wrong unit.
 const SMALLEST_IMAGE: u64 = GIB / 4;
+/// Quota groups that one removal of a volume tries to clear away.
+const DOOMED_AT_ONCE: usize = 4;
+/// Between two trims while the host is short of space; each walks over all of the pool's free space.
+const TRIM_INTERVAL: Duration = Duration::from_secs(20);
 
 /// What kind of volumes a pool has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +88,9 @@ pub struct Pool {
     /// Why the pool is not of a better kind.
     shortcoming: Option<String>,
     /// Deleted subvolumes whose quota groups may still be there.
-    doomed: Mutex<Vec<u64>>,
+    doomed: Mutex<VecDeque<u64>>,
+    /// When the guard last gave free space back to the host.
+    trimmed: Mutex<Option<Instant>>,
     _mounted: Option<Mounted>,
 }
 
@@ -136,9 +143,11 @@ impl Pool {
             quota,
             shortcoming,
             doomed: Mutex::default(),
+            trimmed: Mutex::default(),
             _mounted: Some(mounted),
         };
-        pool.forget_stale_groups()?;
+        pool.find_stale_groups()?;
+        pool.guard().map_err(PoolError::io("limit the pool to what the host has"))?;
         Ok(pool)
     }
 
@@ -151,7 +160,17 @@ impl Pool {
         let root = volumes_in(&data);
         fs::create_dir_all(&root).map_err(PoolError::io(format!("make {}", root.display())))?;
         let directory = open_directory(&root)?;
-        Ok(Self { kind, root, directory, data, quota, shortcoming, doomed: Mutex::default(), _mounted: None })
+        Ok(Self {
+            kind,
+            root,
+            directory,
+            data,
+            quota,
+            shortcoming,
+            doomed: Mutex::default(),
+            trimmed: Mutex::default(),
+            _mounted: None,
+        })
     }
 
     pub fn kind(&self) -> PoolKind {
@@ -206,27 +225,45 @@ impl Pool {
         let id = File::open(path).and_then(btrfs::subvolume_id)?;
         btrfs::destroy_subvolume(&self.directory, name)?;
         if self.quota.is_some() {
-            let mut doomed = self.doomed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            // New kernels remove the group with the subvolume; older ones leave it, busy until the space has come back.
-            doomed.retain(|group| still_there(btrfs::remove_group(self.directory.as_fd(), *group)));
-            doomed.push(id);
+            self.doomed().push_back(id);
+            self.forget_doomed_groups();
         }
         Ok(())
     }
 
-    /// Quota groups of subvolumes that were deleted under an earlier server.
-    fn forget_stale_groups(&self) -> Result<(), PoolError> {
+    /// New kernels remove the quota group with its subvolume; older ones leave it, busy until the space has come back.
+    fn forget_doomed_groups(&self) {
+        let mut doomed = self.doomed();
+        // A few of the oldest each time, so that a removal stays cheap after thousands of others.
+        for _ in 0..doomed.len().min(DOOMED_AT_ONCE) {
+            if let Some(group) = doomed.pop_front()
+                && still_there(btrfs::remove_group(&self.directory, group))
+            {
+                doomed.push_back(group);
+            }
+        }
+    }
+
+    fn doomed(&self) -> MutexGuard<'_, VecDeque<u64>> {
+        self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds the quota groups of subvolumes that were deleted under an earlier server.
+    fn find_stale_groups(&self) -> Result<(), PoolError> {
         let Some(quota) = &self.quota else { return Ok(()) };
         let mut groups = quota.subvolume_groups().map_err(PoolError::io("list the pool's quota groups"))?;
         for name in self.list()? {
             let id = File::open(self.root.join(&name)).and_then(btrfs::subvolume_id);
             let id = id.map_err(PoolError::io(format!("examine volume {name}")))?;
-            groups.retain(|group| *group != id);
+            groups.remove(&id);
         }
-        // The kernel refuses while a subvolume of that number exists or is charged.
-        groups.retain(|group| still_there(btrfs::remove_group(self.directory.as_fd(), *group)));
-        *self.doomed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = groups;
+        self.doomed().extend(groups);
         Ok(())
+    }
+
+    /// Where volume `name` is, if it exists.
+    pub fn path_of(&self, name: &str) -> PathBuf {
+        self.root.join(name)
     }
 
     /// The names of all volumes.
@@ -250,17 +287,41 @@ impl Pool {
         Ok(free(&statvfs(&self.root)?).min(free(&statvfs(&self.data)?)))
     }
 
+    /// Keeps running sandboxes from filling the host through a sparse image: together they may take what the host has
+    /// free beyond the reserve, and get EDQUOT after that. A host that is full would make the kernel turn the pool
+    /// read-only. To be called every second or so, because others write to the host too; it may block for a while.
+    pub fn guard(&self) -> io::Result<()> {
+        let (Some(quota), PoolKind::LoopBtrfs) = (&self.quota, self.kind) else { return Ok(()) };
+        let mut host = statvfs(&self.data)?;
+        if free(&host) < 2 * reserve(&host) && self.is_trim_due() {
+            // What sandboxes deleted comes back to the host by itself, but minutes later.
+            rustix::fs::syncfs(&self.directory)?;
+            btrfs::trim(&self.directory)?;
+            host = statvfs(&self.data)?;
+        }
+        quota.limit_total(&self.directory, free(&host).saturating_sub(reserve(&host)))
+    }
+
+    fn is_trim_due(&self) -> bool {
+        let mut last = self.trimmed.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|at| at.elapsed() >= TRIM_INTERVAL);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
+
     fn check_space(&self) -> Result<(), PoolError> {
         let host = statvfs(&self.data).map_err(io::Error::from);
         let host = host.map_err(PoolError::io(format!("examine {}", self.data.display())))?;
-        let (free, reserve) = (free(&host), reserve(host.f_blocks * host.f_frsize));
+        let (free, reserve) = (free(&host), reserve(&host));
         if free < reserve { Err(PoolError::NoSpace { free, reserve }) } else { Ok(()) }
     }
 }
 
 /// What stays free on the host: 2 %, at least 1 GiB, at most 8 GiB.
-fn reserve(size: u64) -> u64 {
-    (size / 50).clamp(GIB, 8 * GIB)
+fn reserve(host: &StatVfs) -> u64 {
+    (host.f_blocks * host.f_frsize / 50).clamp(GIB, 8 * GIB)
 }
 
 fn free(vfs: &StatVfs) -> u64 {
