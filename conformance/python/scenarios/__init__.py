@@ -1,0 +1,1 @@
+"""One module per subject; every scenario runs under every Python SDK version, sync and async."""

@@ -1,0 +1,100 @@
+"""Which error class a caller sees."""
+
+import e2b
+from harness import equal, not_built, proves, true
+
+
+@proves("errors.authentication", quick=True)
+async def scenario_wrong_key(sdk):
+    wrong = "e2b_" + "0" * 40
+    await sdk.raises(e2b.AuthenticationException, sdk.Sandbox.create, api_key=wrong)
+    box = await sdk.create()
+    await sdk.raises(e2b.AuthenticationException, sdk.Sandbox.kill, box.sandbox_id, api_key=wrong)
+    equal(await sdk.do(box.is_running), True, "still running after a kill with a wrong key")
+
+
+@proves("errors.sandbox_not_found", quick=True)
+async def scenario_unknown_sandbox(sdk):
+    missing = sdk.error("SandboxNotFoundException", "NotFoundException")
+    for call, arguments in (
+        (sdk.Sandbox.connect, ()),
+        (sdk.Sandbox.get_info, ()),
+        (sdk.Sandbox.set_timeout, (60,)),
+        (sdk.Sandbox.pause if sdk.has("pause") else sdk.Sandbox.beta_pause, ()),
+    ):
+        await sdk.raises(missing, call, "inonexistingsandbox00", *arguments)
+
+
+@proves("errors.template_not_found")
+async def scenario_unknown_template(sdk):
+    error = await sdk.raises(e2b.SandboxException, sdk.Sandbox.create, "no-such-template")
+    true("no-such-template" in str(error) and "404" in str(error), f"the message tells which and how: {error}")
+
+
+@proves("errors.invalid_argument")
+async def scenario_invalid_arguments(sdk):
+    error = await sdk.raises(e2b.SandboxException, sdk.Sandbox.create, "no/such/grammar/at all!")
+    true("400" in str(error), f"a bad template reference is a 400: {error}")
+    error = await sdk.raises(e2b.SandboxException, sdk.Sandbox.create, timeout=-5)
+    true("400" in str(error), f"a negative timeout is a 400: {error}")
+
+
+@proves("errors.gone")
+async def scenario_calls_on_a_killed_sandbox(sdk):
+    box = await sdk.create()
+    await sdk.do(box.kill)
+    gone = sdk.error("SandboxNotRunningException", "TimeoutException")
+    await sdk.raises(gone, box.commands.run, "echo x")
+    await sdk.raises(gone, box.commands.list)
+    await sdk.raises(gone, box.files.read, "x")
+    await sdk.raises(gone, box.files.write, "x", "y")
+    await sdk.raises(gone, box.files.list, "/")
+
+
+@proves("errors.paused")
+async def scenario_calls_on_a_paused_sandbox(sdk):
+    box = await sdk.create()
+    await sdk.pause(box)
+    gone = sdk.error("SandboxNotRunningException", "TimeoutException")
+    await sdk.raises(gone, box.commands.run, "echo x")
+    await sdk.raises(gone, box.files.read, "x")
+
+
+async def _answers_501(sdk, function, *arguments, kind=Exception, **options):
+    error = await sdk.raises(kind, function, *arguments, **options)
+    true("501" in str(error), f"expected a 501: {type(error).__name__}: {error}")
+
+
+@not_built("fork", needs="fork")
+async def scenario_fork(sdk):
+    box = await sdk.create()
+    await _answers_501(sdk, box.fork)
+
+
+@not_built("snapshots", needs="snapshot")
+async def scenario_snapshots(sdk):
+    box = await sdk.create()
+    await _answers_501(sdk, box.create_snapshot)
+
+
+@not_built("update_network", needs="update_network")
+async def scenario_update_network(sdk):
+    box = await sdk.create()
+    await _answers_501(sdk, box.update_network, {"deny_out": ["0.0.0.0/0"]})
+
+
+@not_built("create.network_rules")
+async def scenario_network_rules(sdk):
+    await _answers_501(sdk, sdk.Sandbox.create, network={"deny_out": ["192.0.2.1"]})
+
+
+@not_built("volumes", needs="volume")
+async def scenario_volumes(sdk):
+    volume = e2b.AsyncVolume if sdk.is_async else e2b.Volume
+    await _answers_501(sdk, volume.create, "conformance")
+
+
+@not_built("secrets", needs="secret")
+async def scenario_secrets(sdk):
+    secret = e2b.AsyncSecret if sdk.is_async else e2b.Secret
+    await _answers_501(sdk, secret.create, "conformance", "value")

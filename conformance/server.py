@@ -1,0 +1,94 @@
+"""Starts a Sandbar of our own for one run, and ends it whatever happens."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+START_DEADLINE = 120.0
+STOP_DEADLINE = 60.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server that claims the protocol."""
+
+    url: str
+    sandbox_url: str
+    key: str
+
+    def environment(self) -> dict[str, str]:
+        return {"E2B_API_KEY": self.key, "E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.sandbox_url}
+
+
+class ServerError(Exception):
+    """The server did not start, or did not end."""
+
+
+class OwnServer:
+    """`sandbar up --ephemeral` on a free port with a data directory of its own; a context manager."""
+
+    def __init__(self, program: Path, scratch: Path, options: list[str] | None = None):
+        self._program, self._scratch, self._options = program, scratch, options or []
+        self._lines: list[str] = []
+
+    def __enter__(self) -> Target:
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._data = Path(tempfile.mkdtemp(prefix="data-", dir=self._scratch))
+        self.log = self._data.with_suffix(".log")
+        command = [str(self._program), "up", "--listen", "127.0.0.1:0", "--data", str(self._data), "--ephemeral"]
+        # Settings of the person who runs this must not reach the server under test.
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("E2B_", "SANDBAR_"))}
+        self._errors = open(self.log, "wb")
+        self._process = subprocess.Popen(
+            [*command, *self._options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=clean,
+            text=True,
+            start_new_session=True,
+        )
+        ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, args=(ready,), daemon=True)
+        self._reader.start()
+        if not ready.wait(START_DEADLINE) or self._target() is None:
+            self.__exit__()
+            tail = self.log.read_text(errors="replace")[-2000:]
+            raise ServerError(f"`{' '.join(command)}` did not become ready:\n{''.join(self._lines)}{tail}")
+        return self._target()
+
+    def _read(self, ready: threading.Event) -> None:
+        for line in self._process.stdout:
+            self._lines.append(line)
+            if line.startswith("ready: "):
+                ready.set()
+        ready.set()  # End of output: the server is gone; the waiter looks at what it said.
+
+    def _target(self) -> Target | None:
+        text = "".join(self._lines)
+        exported = dict(re.findall(r"\b(E2B_\w+)=[\"']?([^\"'\s]+)", text))
+        if not re.search(r"^ready: http", text, re.M) or "E2B_API_KEY" not in exported:
+            return None
+        url = exported["E2B_API_URL"]
+        return Target(url, exported.get("E2B_SANDBOX_URL", url), exported["E2B_API_KEY"])
+
+    def __exit__(self, *_) -> None:
+        """Ends the server: by its own way first, then by force."""
+        process = self._process
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_DEADLINE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+            print("conformance: the server did not end on SIGTERM and was killed", flush=True)
+        self._reader.join(5)
+        self._errors.close()
+        shutil.rmtree(self._data, ignore_errors=True)
