@@ -3,16 +3,32 @@
 //! An [`Engine`] owns the data directory's file systems and the machine's sandbox cgroups. It boots a [`Machine`] from a
 //! [`Boot`] and gives back a handle; what must survive a restart of the server is the [`Instance`], from which
 //! [`Engine::adopt`] finds the machine again.
+//!
+//! A program that embeds the engine calls, before it starts any thread, [`launch::main`] if its first argument is
+//! [`launch::ARGUMENT`], and else [`enter_private_mounts`].
 
+mod boot;
+mod capabilities;
 pub mod cgroup;
+mod engine;
+mod error;
+mod fingerprint;
+mod ids;
+pub mod launch;
+mod machine;
 pub mod net;
 pub mod pool;
+pub mod probe;
+pub mod rootfs;
+mod seccomp;
 mod sys;
 
-use std::collections::HashSet;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+
+pub use engine::Engine;
+pub use error::EngineError;
+pub use machine::{Machine, Usage};
 
 /// Where the engine keeps things and what it may use.
 #[derive(Debug, Clone)]
@@ -62,4 +78,27 @@ pub struct Instance {
     pub pid: u32,
     /// Start time of that process in clock ticks since boot (field 22 of `/proc/PID/stat`); a reused pid differs.
     pub start_time: u64,
+}
+
+/// Gives this process a mount namespace of its own, so that the pool it mounts vanishes with it, however it ends.
+///
+/// With several threads only the calling one would move: call it before any other is started.
+pub fn enter_private_mounts() -> io::Result<()> {
+    sys::namespace::unshare_mounts()
+}
+
+/// Runs work that blocks where it may.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, EngineError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(EngineError::Io {
+                what: "finish: the runtime is shutting down".to_owned(),
+                source: io::ErrorKind::Interrupted.into(),
+            }),
+        },
+    }
 }

@@ -3,4 +3,8 @@
 
 pub(crate) mod btrfs;
 pub(crate) mod loopdev;
+pub(crate) mod mount;
+pub(crate) mod namespace;
+pub(crate) mod process;
+pub(crate) mod trial;
 pub(crate) mod tun;

@@ -1,0 +1,344 @@
+//! The server's side of a boot: everything a sandbox needs is made here, and unmade here if the boot fails.
+//!
+//! All of it blocks, for some milliseconds, on one thread of the blocking pool. The launcher is spawned without a fork of this
+//! process's memory (`posix_spawn`), whose size and threads therefore do not matter.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use serde::{Deserialize, Serialize};
+use tracing::{debug, warn};
+
+use crate::cgroup::{Cgroup, CgroupError, Hierarchy};
+use crate::error::EngineError;
+use crate::ids::{IDS, Range, Ranges};
+use crate::launch;
+use crate::launch::spec::{Channel, Overlay, Report, Spec};
+use crate::machine::remove_socket;
+use crate::pool::{Pool, Volume};
+use crate::seccomp::Filters;
+use crate::{Boot, EngineConfig, Instance, Limits, net, rootfs::Template};
+
+/// A boot takes milliseconds; on a machine that is overloaded by hundreds of them, seconds.
+const BOOT_LIMIT: Duration = Duration::from_secs(30);
+/// In a volume: how it was last booted.
+const RECORD: &str = "boot.json";
+/// In a volume: what the sandbox wrote.
+const WRITABLE: &str = "up";
+
+/// What all boots share.
+#[derive(Debug)]
+pub(crate) struct Workshop {
+    pub(crate) runtime: PathBuf,
+    pub(crate) pool: Pool,
+    pub(crate) hierarchy: Hierarchy,
+    pub(crate) ranges: Ranges,
+    guest: OwnedFd,
+    filters: OwnedFd,
+}
+
+/// What a later server must know about a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The layers it was last booted from.
+    pub(crate) layers: BTreeSet<PathBuf>,
+    pub(crate) limit_bytes: u64,
+}
+
+impl Record {
+    /// None for a volume that was never booted.
+    pub(crate) fn read(volume: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(volume.join(RECORD)).ok()?).ok()
+    }
+
+    /// A full volume must boot: nothing is written that is there already.
+    fn write(&self, volume: &Path) -> io::Result<()> {
+        if Self::read(volume).as_ref() == Some(self) {
+            return Ok(());
+        }
+        fs::write(volume.join(RECORD), serde_json::to_vec(self)?)
+    }
+}
+
+/// A sandbox whose process 1 has been executed. Dropped, it is ended again: whoever asked for the boot went away.
+pub(crate) struct Started {
+    pub(crate) instance: Instance,
+    pub(crate) network: OwnedFd,
+    pub(crate) volume: Volume,
+    pub(crate) scaffold: Scaffold,
+}
+
+/// What a boot makes outside the volume; taken down on drop unless [`Scaffold::keep`] is called.
+pub(crate) struct Scaffold {
+    pub(crate) name: String,
+    pub(crate) cgroup: Cgroup,
+    pub(crate) socket: PathBuf,
+    pub(crate) ids: Option<Range>,
+    /// Once it runs.
+    pub(crate) process: Option<OwnedFd>,
+    kept: bool,
+}
+
+impl Scaffold {
+    /// Of a sandbox that runs already: nothing is taken down on drop.
+    pub(crate) fn adopted(name: String, cgroup: Cgroup, socket: PathBuf, ids: Option<Range>, process: OwnedFd) -> Self {
+        Self { name, cgroup, socket, ids, process: Some(process), kept: true }
+    }
+
+    pub(crate) fn keep(&mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Scaffold {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let ended = self.cgroup.kill_all();
+        if let (Ok(()), Some(process)) = (&ended, &self.process) {
+            // Our child: gone in a moment, and then ours to reap.
+            let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
+        }
+        let ended = ended.and_then(|()| self.cgroup.remove()).map_err(EngineError::from);
+        if let Err(error) = ended.and_then(|()| remove_socket(&self.socket)) {
+            // The next sweep finds it.
+            warn!(
+                sandbox = self.name,
+                error = &error as &dyn std::error::Error,
+                "remains of a failed boot stay for now"
+            );
+        }
+    }
+}
+
+impl Workshop {
+    pub(crate) fn open(
+        config: &EngineConfig,
+        pool: Pool,
+        hierarchy: Hierarchy,
+        ranges: Ranges,
+    ) -> Result<Self, EngineError> {
+        let runtime = config.runtime.clone();
+        fs::create_dir_all(&runtime)
+            .and_then(|()| fs::set_permissions(&runtime, Permissions::from_mode(0o700)))
+            .map_err(EngineError::io(format!("make {}", runtime.display())))?;
+        let filters = Filters::compile().map_err(|error| EngineError::Unsupported {
+            what: format!("a system-call filter ({error})"),
+            fix: "use an x86_64 or aarch64 machine".to_owned(),
+        })?;
+        let make = |name, bytes: &[u8]| sealed_file(name, bytes).map_err(EngineError::io("make a memory file"));
+        let (guest, filters) = (make("sandbar-guest", config.guest)?, make("filters", &filters.encode())?);
+        Ok(Self { runtime, pool, hierarchy, ranges, guest, filters })
+    }
+
+    pub(crate) fn socket_of(&self, name: &str) -> PathBuf {
+        self.runtime.join(format!("{name}.sock"))
+    }
+
+    pub(crate) fn start(&self, boot: Boot) -> Result<Started, EngineError> {
+        let Boot { name, template, limits, internet, boot_id, hostname, guest_config } = boot;
+        check_name(&name)?;
+        if !template.is_sound() {
+            return Err(EngineError::Invalid("the template names no root, or one place twice".to_owned()));
+        }
+        let ids = self.ranges.take().map_err(EngineError::TooMany)?;
+        let limit = u64::from(limits.disk_mb) << 20;
+        let volume = self.pool.volume(&name, limit)?;
+        let writable = prepare_volume(volume.path(), &template, limit)
+            .map_err(EngineError::io(format!("prepare volume {name}")))?;
+        let cgroup = self.hierarchy.create(&name, &limits).map_err(|error| match error {
+            CgroupError::Exists(name) => EngineError::Running(name),
+            error => error.into(),
+        })?;
+        let socket = self.socket_of(&name);
+        let spec = Spec {
+            id_base: ids.base(),
+            id_count: IDS,
+            writable,
+            overlays: overlays_of(template),
+            hostname,
+            boot_id,
+            nameserver: internet.then_some(net::NAMESERVER),
+            shared_memory_bytes: shared_memory(&limits),
+        };
+        let mut scaffold = Scaffold { name, cgroup, socket, ids: Some(ids), process: None, kept: false };
+        let config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
+        let (instance, process, network) = self.launch(&scaffold, &spec, &config)?;
+        scaffold.process = Some(process);
+        Ok(Started { instance, network, volume, scaffold })
+    }
+
+    fn launch(
+        &self,
+        scaffold: &Scaffold,
+        spec: &Spec,
+        config: &OwnedFd,
+    ) -> Result<(Instance, OwnedFd, OwnedFd), EngineError> {
+        let failed = |step: &str| {
+            let step = step.to_owned();
+            move |source| EngineError::Launch { name: scaffold.name.clone(), step, source }
+        };
+        let listener = listen(&scaffold.socket).map_err(failed("listen for the guest"))?;
+        let (ours, theirs) = Channel::pair().map_err(failed("make a channel to the launcher"))?;
+        let launcher = spawn_launcher(theirs).map_err(failed("spawn the launcher"))?;
+        let mut launcher = Launcher(launcher);
+        // Before it has anything to do, so that all it makes is in there too.
+        scaffold.cgroup.add(launcher.0.id())?;
+        let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd(), self.filters.as_fd()];
+        ours.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
+        let pid = follow(&ours, scaffold)?;
+        launcher.0.wait().map_err(failed("wait for the launcher"))?;
+        // Process 1 is our child and not reaped: the number cannot mean another.
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed("open process 1")(error.into()))?;
+        let ended = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        if !matches!(ended, Ok(None)) {
+            return Err(failed("keep process 1 running")(io::ErrorKind::BrokenPipe.into()));
+        }
+        let pid = pid.as_raw_nonzero().get().cast_unsigned();
+        let start_time = start_time_of(pid).map_err(failed("identify process 1"))?;
+        let network = File::open(format!("/proc/{pid}/ns/net")).map_err(failed("open the network of the sandbox"))?;
+        Ok((Instance { pid, start_time }, process, network.into()))
+    }
+}
+
+/// Ends and reaps the launcher if the boot is given up while it runs.
+struct Launcher(Child);
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // Both do nothing once it has been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn spawn_launcher(channel: Channel) -> io::Result<Child> {
+    Command::new("/proc/self/exe")
+        .arg(launch::ARGUMENT)
+        .env_clear()
+        .stdin(Stdio::from(channel.into_descriptor()))
+        .stdout(Stdio::null())
+        .spawn()
+}
+
+/// Reads reports until the channel closes, which the exec of the guest does; gives process 1.
+fn follow(channel: &Channel, scaffold: &Scaffold) -> Result<Pid, EngineError> {
+    let failed =
+        |step: &str, source| EngineError::Launch { name: scaffold.name.clone(), step: step.to_owned(), source };
+    set_socket_timeout(channel, Timeout::Recv, Some(BOOT_LIMIT))
+        .map_err(|error| failed("set a deadline", error.into()))?;
+    let (mut process, mut executing) = (None, false);
+    loop {
+        let message = channel.receive().map_err(|error| match error.raw_os_error() {
+            Some(libc::EAGAIN) => failed("finish in time", io::ErrorKind::TimedOut.into()),
+            _ => failed("hear from the launcher", error),
+        })?;
+        match message {
+            Some((Report::Made { pid }, _)) => process = Pid::from_raw(pid),
+            Some((Report::Executing, _)) => executing = true,
+            Some((Report::Timings(marks), _)) => debug!(sandbox = scaffold.name, ?marks, "boot"),
+            Some((Report::Failed { step, errno }, _)) => {
+                reap(process);
+                return Err(failed(&step, io::Error::from_raw_os_error(errno)));
+            }
+            None => break,
+        }
+    }
+    match process {
+        Some(pid) if executing => Ok(pid),
+        process => {
+            reap(process);
+            Err(failed("finish: the launcher died", io::ErrorKind::BrokenPipe.into()))
+        }
+    }
+}
+
+/// A first process that will not become a guest ends by itself; it is our child.
+fn reap(process: Option<Pid>) {
+    if let Some(pid) = process {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+    }
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// A file in memory that nobody can change any more, open for reading.
+///
+/// Opened anew through `/proc`, because a program cannot be executed while anybody has it open for writing.
+fn sealed_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let writable = match memfd_create(name, flags | MemfdFlags::EXEC) {
+        // Kernels before 6.3 make every memory file executable.
+        Err(Errno::INVAL) => memfd_create(name, flags)?,
+        made => made?,
+    };
+    let mut file = File::from(writable);
+    file.write_all(content)?;
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)))?.into())
+}
+
+fn prepare_volume(volume: &Path, template: &Template, limit_bytes: u64) -> io::Result<PathBuf> {
+    let writable = volume.join(WRITABLE);
+    if let Err(error) = fs::create_dir(&writable)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
+    }
+    let layers = template.mounts.iter().flat_map(|plan| &plan.lowers).cloned().collect();
+    Record { layers, limit_bytes }.write(volume)?;
+    Ok(writable)
+}
+
+fn overlays_of(template: Template) -> Vec<Overlay> {
+    let overlay = |plan: crate::rootfs::MountPlan| {
+        let directory = plan.directory();
+        Overlay { at: plan.at, lowers: plan.lowers, directory }
+    };
+    template.mounts.into_iter().map(overlay).collect()
+}
+
+/// Half of the memory, as the kernel does for a whole machine.
+fn shared_memory(limits: &Limits) -> u64 {
+    u64::from(limits.memory_mb) << 19
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), EngineError> {
+    let sound =
+        !name.is_empty() && name.len() <= 64 && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'));
+    if sound { Ok(()) } else { Err(EngineError::Invalid(format!("{name:?} is no sandbox name"))) }
+}
+
+/// Start time of a process in clock ticks since the machine started.
+pub(crate) fn start_time_of(pid: u32) -> io::Result<u64> {
+    let mut stat = String::new();
+    File::open(format!("/proc/{pid}/stat"))?.read_to_string(&mut stat)?;
+    // The name in parentheses may itself hold anything; after it, field 3 comes first.
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
+    fields
+        .split_ascii_whitespace()
+        .nth(22 - 3)
+        .and_then(|field| field.parse().ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unexpected /proc/PID/stat"))
+}

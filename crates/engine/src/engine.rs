@@ -1,0 +1,191 @@
+//! The engine as its caller sees it: boot, adopt, sweep.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::boot::{Record, Scaffold, Started, Workshop, check_name, start_time_of};
+use crate::cgroup::Hierarchy;
+use crate::error::EngineError;
+use crate::fingerprint::Fingerprint;
+use crate::ids::Ranges;
+use crate::machine::{Inner, Machine, remove_socket};
+use crate::net::{Egress, EgressConfig};
+use crate::pool::Pool;
+use crate::rootfs::{BaseTemplate, Template};
+use crate::sys::process::watch_process;
+use crate::{Boot, EngineConfig, Instance, blocking};
+
+/// The sandboxes of one data directory on this machine. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Engine(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    workshop: Workshop,
+    base: BaseTemplate,
+    egress: Arc<EgressConfig>,
+}
+
+impl Engine {
+    /// Mounts the pool and makes ready for sandboxes. Those that run already are left alone: see [`Engine::adopt`] and
+    /// [`Engine::sweep`].
+    pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
+        blocking(move || {
+            let pool = Pool::open(&config.data, config.pool_bytes)?;
+            let data = config.data.canonicalize().map_err(EngineError::io("find the data directory"))?;
+            let mut identity = Fingerprint::new();
+            identity.add(data.as_os_str().as_encoded_bytes());
+            // The same for the same directory for ever: it is how a later server finds its sandboxes.
+            let [.., a, b, c, d] = identity.value().to_be_bytes();
+            let number = u32::from_be_bytes([a, b, c, d]);
+            let hierarchy = Hierarchy::open(&format!("sandbar-{number:08x}"))?;
+            let base = BaseTemplate::open(data.join("layers")).map_err(EngineError::io("open the layers"))?;
+            let workshop = Workshop::open(&config, pool, hierarchy, Ranges::survey(number))?;
+            Ok(Self(Arc::new(Shared { workshop, base, egress: Arc::new(config.egress) })))
+        })
+        .await
+    }
+
+    /// The template made of the host itself. Made anew when the host has changed, a few seconds later at most.
+    pub async fn base_template(&self) -> Result<Template, EngineError> {
+        let shared = self.0.clone();
+        blocking(move || {
+            let in_use = || {
+                let names = shared.workshop.pool.list().unwrap_or_default();
+                let records = names.iter().filter_map(|name| Record::read(&shared.workshop.pool.path_of(name)));
+                records.flat_map(|record| record.layers).collect()
+            };
+            shared.base.get(in_use).map_err(EngineError::io("build the base template"))
+        })
+        .await
+    }
+
+    /// Starts a sandbox and returns once its process 1 is the guest. Its files are those of the last boot under that name.
+    ///
+    /// When it fails, or its future is dropped, nothing is left but those files.
+    pub async fn boot(&self, boot: Boot) -> Result<Machine, EngineError> {
+        let (shared, internet) = (self.0.clone(), boot.internet);
+        let started = blocking(move || shared.workshop.start(boot)).await?;
+        self.machine(started, internet)
+    }
+
+    /// The machine that an earlier server booted as `name`, if it is still alive. Frozen stays frozen.
+    pub async fn adopt(&self, name: &str, instance: Instance, internet: bool) -> Result<Option<Machine>, EngineError> {
+        check_name(name)?;
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        let found = blocking(move || shared.find(name, instance)).await?;
+        found.map(|started| self.machine(started, internet)).transpose()
+    }
+
+    fn machine(&self, started: Started, internet: bool) -> Result<Machine, EngineError> {
+        let Started { instance, network, volume, mut scaffold } = started;
+        let egress = internet
+            .then(|| Egress::attach(network.as_fd(), self.0.egress.clone()))
+            .transpose()
+            .map_err(EngineError::io("connect the sandbox to the network"))?;
+        let process = watch_process(scaffold.process.take().expect("a started sandbox has a process 1"));
+        let process = process.map_err(EngineError::io("watch process 1"))?;
+        scaffold.keep();
+        Ok(Machine::new(Inner {
+            name: scaffold.name.clone(),
+            instance,
+            process,
+            network,
+            cgroup: scaffold.cgroup.clone(),
+            volume,
+            socket: scaffold.socket.clone(),
+            egress: Mutex::new(egress),
+            ids: Mutex::new(scaffold.ids.take()),
+        }))
+    }
+
+    /// Ends every sandbox that is not in `keep_running` and removes the files of all that are not in `keep_files`; gives the names of
+    /// what was removed in either way. Finds what a server or launcher that was killed left behind.
+    pub async fn sweep(
+        &self,
+        keep_running: &HashSet<String>,
+        keep_files: &HashSet<String>,
+    ) -> Result<Vec<String>, EngineError> {
+        let (shared, keep_running, keep_files) = (self.0.clone(), keep_running.clone(), keep_files.clone());
+        blocking(move || shared.workshop.sweep(&keep_running, &keep_files)).await
+    }
+
+    /// Removes the files of a sandbox that does not run; absent is success.
+    pub async fn remove_files(&self, name: &str) -> Result<(), EngineError> {
+        check_name(name)?;
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || Ok(shared.workshop.pool.remove(&name)?)).await
+    }
+
+    /// Bytes that all sandboxes together can still write.
+    pub fn pool_free_bytes(&self) -> io::Result<u64> {
+        self.0.workshop.pool.free_bytes()
+    }
+}
+
+impl Shared {
+    fn find(&self, name: String, instance: Instance) -> Result<Option<Started>, EngineError> {
+        let Some(cgroup) = self.workshop.hierarchy.open_existing(&name) else { return Ok(None) };
+        let Some(pid) = i32::try_from(instance.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
+        // Checked after the descriptor is had: from here on it cannot become another's.
+        let same = start_time_of(instance.pid).is_ok_and(|start_time| start_time == instance.start_time);
+        if !same || !cgroup.pids()?.contains(&instance.pid) || has_ended(&process) {
+            return Ok(None);
+        }
+        let network = fs::File::open(format!("/proc/{pid}/ns/net", pid = instance.pid))
+            .map_err(EngineError::io("open the network of the sandbox"))?
+            .into();
+        let pool = &self.workshop.pool;
+        let Some(Record { limit_bytes, .. }) = Record::read(&pool.path_of(&name)) else { return Ok(None) };
+        let volume = pool.volume(&name, limit_bytes)?;
+        let ids = self.workshop.ranges.adopt(instance.pid);
+        let socket = self.workshop.socket_of(&name);
+        let scaffold = Scaffold::adopted(name, cgroup, socket, ids, process);
+        Ok(Some(Started { instance, network, volume, scaffold }))
+    }
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut watched, Some(&rustix::event::Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+impl Workshop {
+    fn sweep(&self, keep_running: &HashSet<String>, keep_files: &HashSet<String>) -> Result<Vec<String>, EngineError> {
+        let mut removed = BTreeSet::new();
+        for name in self.hierarchy.list() {
+            if !keep_running.contains(&name)
+                && let Some(cgroup) = self.hierarchy.open_existing(&name)
+            {
+                cgroup.kill_all()?;
+                cgroup.remove()?;
+                removed.insert(name);
+            }
+        }
+        let listed = fs::read_dir(&self.runtime).map_err(EngineError::io("list the sockets"))?;
+        for entry in listed.flatten() {
+            let file = entry.file_name();
+            if let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".sock"))
+                && check_name(name).is_ok()
+                && !keep_running.contains(name)
+            {
+                remove_socket(&entry.path())?;
+                removed.insert(name.to_owned());
+            }
+        }
+        for name in self.pool.list()? {
+            if !keep_files.contains(&name) && !keep_running.contains(&name) {
+                self.pool.remove(&name)?;
+                removed.insert(name);
+            }
+        }
+        Ok(removed.into_iter().collect())
+    }
+}

@@ -1,0 +1,48 @@
+//! What can go wrong in the engine, by what the caller can do about it.
+
+use std::io;
+
+use crate::cgroup::CgroupError;
+use crate::pool::PoolError;
+
+/// Why the engine could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The machine cannot isolate sandboxes as it is; `fix` says what would change that.
+    #[error("this machine lacks {what}; {fix}")]
+    Unsupported { what: String, fix: String },
+    /// Removing sandboxes or freeing space on the host helps.
+    #[error("not enough disk space for another sandbox")]
+    NoSpace(#[source] PoolError),
+    /// The name is no sandbox name, or the request contradicts itself: the caller's mistake.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+    /// Every range of ids is in use: fewer sandboxes at once.
+    #[error("{0} sandboxes run already, and there are no more ids")]
+    TooMany(usize),
+    /// A sandbox of that name runs.
+    #[error("sandbox {0} runs already")]
+    Running(String),
+    /// The launcher failed at `step`; nothing of the sandbox is left but its files.
+    #[error("sandbox {name} could not be started: cannot {step}")]
+    Launch { name: String, step: String, source: io::Error },
+    #[error("the volume pool failed")]
+    Pool(#[source] PoolError),
+    #[error("the cgroup of a sandbox failed")]
+    Cgroup(#[from] CgroupError),
+    #[error("cannot {what}")]
+    Io { what: String, source: io::Error },
+}
+
+impl EngineError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
+
+impl From<PoolError> for EngineError {
+    fn from(error: PoolError) -> Self {
+        if matches!(error, PoolError::NoSpace { .. }) { Self::NoSpace(error) } else { Self::Pool(error) }
+    }
+}

@@ -1,0 +1,170 @@
+//! What the sandbox's first process does until it is the guest.
+//!
+//! Everything that needs the host's tree (its `/dev` nodes, and `/proc` and `/sys`, without which the kernel grants no new ones) is taken
+//! before the new root is entered, as mounts attached nowhere. Everything that resolves a path of the sandbox happens after,
+//! when a symbolic link can lead nowhere but into the sandbox itself.
+
+use std::convert::Infallible;
+use std::ffi::CStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode};
+use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
+use rustix::process::{Resource, Rlimit, chdir, fchdir, getrlimit, pivot_root, setrlimit, setsid, umask};
+use rustix::system::sethostname;
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use super::Stopwatch;
+use super::failure::{At, Failure};
+use super::pseudo::{self, attach};
+use super::spec::{Channel, Handover, Report, Spec, lift};
+use crate::capabilities;
+use crate::net;
+use crate::seccomp::Filters;
+use crate::sys::process::{close_on_exec_from, exec_descriptor, place_descriptor};
+
+/// Most open files a process may ask for; what Docker and systemd grant.
+const OPEN_FILES: u64 = 1 << 20;
+
+const GUEST_NAME: &CStr = c"sandbar-guest";
+const GUEST_PATH: &CStr = c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Returns only on failure.
+pub(super) fn become_guest(
+    server: &Channel,
+    launcher: Channel,
+    spec: &Spec,
+    handover: &Handover,
+    filters: &Filters,
+    watch: Stopwatch,
+) -> Failure {
+    match try_become_guest(server, launcher, spec, handover, filters, watch) {
+        Ok(never) => match never {},
+        Err(failure) => failure,
+    }
+}
+
+fn try_become_guest(
+    server: &Channel,
+    launcher: Channel,
+    spec: &Spec,
+    handover: &Handover,
+    filters: &Filters,
+    mut watch: Stopwatch,
+) -> Result<Infallible, Failure> {
+    setsid().at("start a session")?;
+    receive_from(&launcher, "wait for the ids")?;
+    become_root().at("become root of the sandbox")?;
+    umask(Mode::empty());
+    watch.mark("sandbox: is root");
+    let tree = pseudo::Tree::prepare(spec)?;
+    watch.mark("sandbox: pseudo file systems made");
+    let overlays = receive_from(&launcher, "wait for the file tree")?;
+    drop(launcher);
+    watch.mark("sandbox: file tree received");
+    enter(overlays, spec)?;
+    tree.attach()?;
+    watch.mark("sandbox: file tree entered");
+    sethostname(spec.hostname.as_bytes()).at("set the host name")?;
+    net::bring_up_loopback().at("bring up the loopback interface")?;
+    umask(Mode::from_raw_mode(0o022));
+    write_names(&spec.hostname, spec.nameserver);
+    set_resource_limits().at("set the resource limits")?;
+    watch.mark("sandbox: names and limits set");
+
+    let null = File::options().read(true).write(true).open("/dev/null").at("open /dev/null")?;
+    place_descriptors(&null, handover).at("arrange the descriptors")?;
+    capabilities::limit_to_kept().at("limit the capabilities")?;
+    watch.mark("sandbox: locked down but for the filter");
+    // The filter may be installed without no_new_privs only while this process still has SYS_ADMIN in its user namespace; the exec
+    // then takes that away.
+    filters.install().at("install the system-call filter")?;
+    watch.mark("sandbox: filter installed");
+    server.send(&Report::Timings(watch.marks), &[]).at("report to the server")?;
+    server.send(&Report::Executing, &[]).at("report to the server")?;
+    Err(exec_descriptor(handover.guest.as_fd(), &[GUEST_NAME], &[GUEST_PATH])).at("execute the guest")
+}
+
+fn receive_from(launcher: &Channel, step: &str) -> Result<Vec<OwnedFd>, Failure> {
+    let ((), descriptors) = launcher.receive().at(step)?.ok_or(Failure::closed(step))?;
+    Ok(descriptors)
+}
+
+fn become_root() -> rustix::io::Result<()> {
+    set_thread_groups(&[])?;
+    set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
+    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
+}
+
+/// Makes the first overlay this process's root, lets go of the host's tree, and mounts the other overlays.
+fn enter(overlays: Vec<OwnedFd>, spec: &Spec) -> Result<(), Failure> {
+    let mut overlays = overlays.into_iter().zip(&spec.overlays);
+    let (root, _) = overlays.next().ok_or(Failure::closed("receive the root"))?;
+    // Any directory of the host's tree will do to hang the new root on: this process alone sees it there, for a moment.
+    move_mount(&root, "", CWD, "/usr", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).at("mount the root")?;
+    fchdir(&root).at("enter the root")?;
+    pivot_root(".", ".").at("change the root")?;
+    // The old root now lies over the new one.
+    unmount(".", UnmountFlags::DETACH).at("let go of the host's tree")?;
+    chdir("/").at("enter the root")?;
+    for (mount, overlay) in overlays {
+        attach(&mount, &overlay.at)?;
+    }
+    Ok(())
+}
+
+/// Writes the files by which the sandbox knows itself and finds others. They belong to the engine, which knows better than
+/// whatever a former boot left. But a sandbox whose disk is full, or whose user has broken `/etc`, must still start.
+fn write_names(hostname: &str, nameserver: Option<Ipv4Addr>) {
+    let hosts = format!(
+        "127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\nff02::1\tip6-allnodes\n\
+         ff02::2\tip6-allrouters\n"
+    );
+    let resolver = nameserver.map(|address| format!("nameserver {address}\n")).unwrap_or_default();
+    let files = [("/etc/hostname", format!("{hostname}\n")), ("/etc/hosts", hosts), ("/etc/resolv.conf", resolver)];
+    for (path, text) in files {
+        let _ = write_if_different(Path::new(path), &text);
+    }
+}
+
+fn write_if_different(path: &Path, text: &str) -> io::Result<()> {
+    let is_file = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
+    if is_file && fs::read_to_string(path).is_ok_and(|now| now == text) {
+        return Ok(());
+    }
+    // A new file: what is there may be a link to anywhere.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+fn set_resource_limits() -> rustix::io::Result<()> {
+    // A core file of a huge process would eat the sandbox's disk; who wants one can raise the soft limit.
+    let core = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    setrlimit(Resource::Core, core)?;
+    // Raising the hard limit takes a capability that root in a container may lack.
+    let all = Rlimit { current: Some(OPEN_FILES), maximum: Some(OPEN_FILES) };
+    setrlimit(Resource::Nofile, all).or_else(|_| {
+        let granted = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: granted, maximum: granted })
+    })
+}
+
+/// Lays out 0 to 4 as the guest expects them; all others close at the exec.
+fn place_descriptors(null: &File, handover: &Handover) -> io::Result<()> {
+    // What is placed must not lie where something is about to be placed.
+    let null = lift(null)?;
+    let (listener, config) = (&handover.listener, &handover.config);
+    for (descriptor, number) in [(&null, 0), (&null, 1), (&null, 2), (listener, 3), (config, 4)] {
+        place_descriptor(descriptor.as_fd(), number)?;
+    }
+    close_on_exec_from(5)
+}

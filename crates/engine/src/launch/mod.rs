@@ -1,0 +1,132 @@
+//! The launcher: a short-lived, single-threaded process that turns a specification into a running sandbox.
+//!
+//! ```text
+//! server ──spawn──▶ launcher ──clone──▶ first process (new namespaces, no ids yet)
+//!    │ specification,   │ ids, "you are somebody" ──▶ │ becomes root of the sandbox, makes /proc, /dev, …
+//!    │ descriptors ───▶ │ layers, overlays ────────▶ │ enters the new root, locks itself down
+//!    │ ◀── reports ─────┘ ends                        │ ──exec──▶ the guest
+//! ```
+//!
+//! Whoever dies on the way takes the rest along: the first process ends when the launcher's end of their channel closes before
+//! the overlays have come, the server notices both by its channel, and the cgroup, in which all of this happens, covers what is
+//! left. The server is the parent of the first process, so a machine whose process 1 reaps nothing fills with no zombies.
+
+pub(crate) mod failure;
+mod inside;
+pub(crate) mod overlay;
+mod pseudo;
+pub(crate) mod spec;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::exit;
+use std::time::Instant;
+
+use rustix::process::Pid;
+
+use self::failure::{At, Failure};
+use self::spec::{Channel, Handover, Report, Spec, lift};
+use crate::seccomp::Filters;
+use crate::sys::namespace::{Side, clone_into_namespaces, unshare_mounts};
+
+/// The first argument that makes a program act as launcher. A program that embeds the engine calls [`main`] for it before
+/// it starts any thread.
+pub const ARGUMENT: &str = "launch";
+
+/// When the host itself runs out of memory, sandboxes go before the server does.
+const OOM_SCORE_ADJUSTMENT: &str = "200";
+
+/// Where the time went; a few dozen marks a boot.
+struct Stopwatch {
+    start: Instant,
+    marks: Vec<(String, u64)>,
+}
+
+impl Stopwatch {
+    fn start() -> Self {
+        Self { start: Instant::now(), marks: Vec::new() }
+    }
+
+    fn mark(&mut self, what: &str) {
+        let elapsed = u64::try_from(self.start.elapsed().as_micros()).expect("a boot is shorter than centuries");
+        self.marks.push((what.to_owned(), elapsed));
+    }
+}
+
+/// Acts as launcher: reads the specification from standard input, boots the sandbox, ends.
+pub fn main() -> ! {
+    let watch = Stopwatch::start();
+    let channel = match lift(rustix::stdio::stdin()) {
+        Ok(descriptor) => Channel::from(descriptor),
+        Err(_) => exit(2),
+    };
+    match launch(&channel, watch) {
+        Ok(()) => exit(0),
+        Err(failure) => {
+            report_failure(&channel, failure);
+            exit(1)
+        }
+    }
+}
+
+fn report_failure(channel: &Channel, Failure { step, errno }: Failure) {
+    // When this fails the server is gone, and nobody is left to be told.
+    let _ = channel.send(&Report::Failed { step, errno }, &[]);
+}
+
+fn launch(channel: &Channel, mut watch: Stopwatch) -> Result<(), Failure> {
+    let (spec, descriptors): (Spec, _) =
+        channel.receive().at("read the specification")?.ok_or(Failure::closed("read the specification"))?;
+    let handover = Handover::from_descriptors(&descriptors).at("read the specification")?;
+    let filters = read_filters(&handover).at("read the system-call filters")?;
+    fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT).at("offer the sandbox to the out-of-memory killer")?;
+    watch.mark("launcher: specification read");
+    let (outer, inner) = Channel::pair().at("make a channel to the first process")?;
+    match clone_into_namespaces().at("make the namespaces")? {
+        Side::Child => {
+            drop(outer);
+            let failure = inside::become_guest(channel, inner, &spec, &handover, &filters, watch);
+            report_failure(channel, failure);
+            exit(1)
+        }
+        Side::Parent(pid) => {
+            drop(inner);
+            watch.mark("launcher: namespaces made");
+            channel.send(&Report::Made { pid: pid.as_raw_nonzero().get() }, &[]).at("report to the server")?;
+            furnish(&outer, pid, &spec, &mut watch)?;
+            channel.send(&Report::Timings(watch.marks), &[]).at("report to the server")
+        }
+    }
+}
+
+fn read_filters(handover: &Handover) -> io::Result<Filters> {
+    let mut bytes = Vec::new();
+    // The memory file is shared by all launchers, its position too: read it through a descriptor of our own.
+    File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handover.filters)))?
+        .read_to_end(&mut bytes)?;
+    Filters::decode(&bytes)
+}
+
+/// Gives the first process what only the launcher, root of the host, can: ids and a file tree.
+fn furnish(outer: &Channel, pid: Pid, spec: &Spec, watch: &mut Stopwatch) -> Result<(), Failure> {
+    let process = pid.as_raw_nonzero();
+    let user_namespace: OwnedFd =
+        File::open(format!("/proc/{process}/ns/user")).at("open the user namespace of the sandbox")?.into();
+    let map = format!("0 {} {}\n", spec.id_base, spec.id_count);
+    for file in ["gid_map", "uid_map"] {
+        // One write: the kernel takes no second.
+        File::options()
+            .write(true)
+            .open(format!("/proc/{process}/{file}"))
+            .and_then(|mut file| file.write_all(map.as_bytes()))
+            .at(&format!("write {file}"))?;
+    }
+    outer.send(&(), &[]).at("wake the first process")?;
+    watch.mark("launcher: ids mapped");
+    unshare_mounts().at("leave the server's mounts")?;
+    let overlays = overlay::build(spec, user_namespace.as_fd())?;
+    watch.mark("launcher: overlays mounted");
+    let overlays: Vec<_> = overlays.iter().map(AsFd::as_fd).collect();
+    outer.send(&(), &overlays).at("hand over the file tree")
+}

@@ -1,0 +1,224 @@
+//! `/proc`, `/sys`, `/dev` and `/run` of a sandbox: its own instances, with what tells about or reaches the host masked.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, mkdir};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+use super::failure::{At, Failure};
+use super::spec::Spec;
+use crate::sys::mount::make_read_only;
+
+/// Files shown as empty.
+const MASKED_FILES: [&str; 9] = [
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/kallsyms",
+    "/proc/kpagecount",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/timer_list",
+    "/proc/sysrq-trigger",
+];
+/// Directories shown as empty.
+const MASKED_DIRECTORIES: [&str; 9] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/kernel/debug",
+    "/sys/kernel/security",
+    "/sys/kernel/tracing",
+    "/sys/devices/virtual/powercap",
+    "/sys/fs/bpf",
+];
+const READ_ONLY_DIRECTORIES: [&str; 4] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"];
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+const QUIET: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+const INERT: MountAttrFlags = QUIET.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+/// Mounts that wait for the sandbox's root to be entered.
+pub(super) struct Tree {
+    proc: OwnedFd,
+    sys: OwnedFd,
+    cgroup: Option<OwnedFd>,
+    dev: OwnedFd,
+    pts: OwnedFd,
+    shm: OwnedFd,
+    mqueue: OwnedFd,
+    run: OwnedFd,
+    nothing: OwnedFd,
+    devices: Vec<(&'static str, OwnedFd)>,
+    boot_id: String,
+}
+
+impl Tree {
+    /// Makes everything while the host's tree is still in sight: the kernel grants a new `/proc` or `/sys` only to who
+    /// sees an unmasked one already.
+    pub(super) fn prepare(spec: &Spec) -> Result<Self, Failure> {
+        let shared_memory = spec.shared_memory_bytes.to_string();
+        let devices = DEVICES
+            .iter()
+            .map(|name| {
+                let device = open_tree(CWD, Path::new("/dev").join(name), CLONE).at(&format!("take /dev/{name}"))?;
+                Ok((*name, device))
+            })
+            .collect::<Result<_, Failure>>()?;
+        Ok(Self {
+            proc: make("proc", &[], INERT)?,
+            sys: make("sysfs", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
+            cgroup: unified_cgroups()
+                .then(|| make("cgroup2", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY))
+                .transpose()?,
+            dev: make(
+                "tmpfs",
+                &[("mode", "755"), ("size", "1m"), ("nr_inodes", "4096")],
+                MountAttrFlags::MOUNT_ATTR_NOSUID,
+            )?,
+            pts: make("devpts", &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")], {
+                MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC
+            })?,
+            shm: make("tmpfs", &[("mode", "1777"), ("size", &shared_memory)], QUIET)?,
+            mqueue: make("mqueue", &[], INERT)?,
+            run: make("tmpfs", &[("mode", "755"), ("size", &shared_memory)], QUIET)?,
+            nothing: make("tmpfs", &[("mode", "555"), ("size", "4k")], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
+            devices,
+            boot_id: spec.boot_id.clone(),
+        })
+    }
+
+    /// Puts everything in its place. The calling process's root is the sandbox's.
+    pub(super) fn attach(self) -> Result<(), Failure> {
+        attach(&self.dev, Path::new("/dev"))?;
+        self.furnish_dev()?;
+        attach(&self.run, Path::new("/run"))?;
+        mkdir("/run/lock", Mode::from_raw_mode(0o1777)).at("make /run/lock")?;
+        attach(&self.proc, Path::new("/proc"))?;
+        attach(&self.sys, Path::new("/sys"))?;
+        if let Some(cgroup) = &self.cgroup {
+            place(cgroup, "/sys/fs/cgroup").at("mount /sys/fs/cgroup")?;
+        }
+        self.mask()
+    }
+
+    fn furnish_dev(&self) -> Result<(), Failure> {
+        for (name, device) in &self.devices {
+            let path = Path::new("/dev").join(name);
+            File::options().write(true).create_new(true).mode(0o666).open(&path).at("make a device's mount point")?;
+            place(device, &path).at(&format!("mount {}", path.display()))?;
+        }
+        for (name, target) in DEVICE_LINKS {
+            symlink(target, Path::new("/dev").join(name)).at("link in /dev")?;
+        }
+        for (name, mount) in [("pts", &self.pts), ("shm", &self.shm), ("mqueue", &self.mqueue)] {
+            attach(mount, &Path::new("/dev").join(name))?;
+        }
+        Ok(())
+    }
+
+    fn mask(&self) -> Result<(), Failure> {
+        for path in READ_ONLY_DIRECTORIES {
+            if let Some(copy) = if_present(open_tree(CWD, path, CLONE)).at(&format!("clone {path}"))? {
+                make_read_only(copy.as_fd()).at(&format!("make {path} read-only"))?;
+                place(&copy, path).at(&format!("cover {path}"))?;
+            }
+        }
+        for path in MASKED_FILES {
+            let null = open_tree(CWD, "/dev/null", CLONE).at("clone /dev/null")?;
+            if_present(place(&null, path)).at(&format!("mask {path}"))?;
+        }
+        // Clones are taken of what is attached: kernels before 6.15 know no others.
+        let mut attached: Option<&str> = None;
+        for path in MASKED_DIRECTORIES {
+            let placed = match attached {
+                None => if_present(place(&self.nothing, path)),
+                Some(first) => {
+                    let copy = open_tree(CWD, first, CLONE).at("clone an empty directory")?;
+                    if_present(place(&copy, path))
+                }
+            };
+            if placed.at(&format!("mask {path}"))?.is_some() {
+                attached = attached.or(Some(path));
+            }
+        }
+        self.cover_boot_id()
+    }
+
+    /// The file lives on the sandbox's `/dev`, nameless once it is mounted.
+    fn cover_boot_id(&self) -> Result<(), Failure> {
+        let hidden = "/dev/.boot_id";
+        let step = "set the boot id";
+        let mut file = File::options().write(true).create_new(true).mode(0o444).open(hidden).at(step)?;
+        file.write_all(format!("{}\n", self.boot_id).as_bytes()).at(step)?;
+        let mount = open_tree(CWD, hidden, CLONE).at(step)?;
+        make_read_only(mount.as_fd()).at(step)?;
+        place(&mount, BOOT_ID).at(step)?;
+        fs::remove_file(hidden).at(step)
+    }
+}
+
+const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
+
+/// Whether the host's cgroups are the second version throughout; then programs that size themselves by their limits
+/// (JVM, Node.js) find the sandbox's own here.
+fn unified_cgroups() -> bool {
+    rustix::fs::statfs("/sys/fs/cgroup").is_ok_and(|found| found.f_type == libc::CGROUP2_SUPER_MAGIC)
+}
+
+fn make(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> Result<OwnedFd, Failure> {
+    let made = || -> rustix::io::Result<OwnedFd> {
+        let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for (key, value) in options {
+            match *value {
+                "" => fsconfig_set_flag(&context, *key)?,
+                value => fsconfig_set_string(&context, *key, value)?,
+            }
+        }
+        fsconfig_create(&context)?;
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+    };
+    made().at(&format!("make a {kind}"))
+}
+
+/// Mounts at `path`, which is made if a user of the sandbox has removed it.
+pub(super) fn attach(mount: &OwnedFd, path: &Path) -> Result<(), Failure> {
+    let step = format!("mount {}", path.display());
+    match place(mount, path) {
+        Err(Errno::NOENT) => {
+            fs::create_dir_all(path).at(&step)?;
+            place(mount, path).at(&step)
+        }
+        result => result.at(&step),
+    }
+}
+
+fn place(mount: &OwnedFd, path: impl rustix::path::Arg) -> rustix::io::Result<()> {
+    move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS)
+}
+
+/// What this kernel does not have needs no mask.
+fn if_present<T>(result: rustix::io::Result<T>) -> rustix::io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,149 @@
+//! What travels between the server, the launcher and the process that becomes process 1: the specification with its
+//! descriptors one way, reports the other. One `SOCK_SEQPACKET` pair, one JSON value a message.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Most descriptors in one message: the overlays of a template, or what the server hands over.
+const MAX_DESCRIPTORS: usize = 32;
+/// Longest message. A template of 500 layers with long paths stays below; the kernel's own bound is a little higher.
+const MAX_MESSAGE: usize = 160 * 1024;
+
+/// One boot, as the launcher needs it. The descriptors of [`Handover`] travel with it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    /// First id of the sandbox's own range on the host; its id 0.
+    pub(crate) id_base: u32,
+    pub(crate) id_count: u32,
+    /// Holds the writable directories, ids 0-based.
+    pub(crate) writable: PathBuf,
+    /// The first is the root.
+    pub(crate) overlays: Vec<Overlay>,
+    pub(crate) hostname: String,
+    pub(crate) boot_id: String,
+    /// None: no network but loopback.
+    pub(crate) nameserver: Option<Ipv4Addr>,
+    /// What `/dev/shm` may hold at most.
+    pub(crate) shared_memory_bytes: u64,
+}
+
+/// One mount of the sandbox's file tree: read-only layers, newest first, below a writable directory.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Overlay {
+    pub(crate) at: PathBuf,
+    pub(crate) lowers: Vec<PathBuf>,
+    /// Inside [`Spec::writable`]; holds `upper` and `work`.
+    pub(crate) directory: String,
+}
+
+/// The descriptors that come with a [`Spec`], in this order.
+pub(crate) struct Handover {
+    /// Unix listener that becomes the guest's descriptor 3.
+    pub(crate) listener: OwnedFd,
+    /// The guest executable.
+    pub(crate) guest: OwnedFd,
+    /// Becomes the guest's descriptor 4.
+    pub(crate) config: OwnedFd,
+    /// The system-call filters as [`crate::seccomp::Filters::encode`] wrote them.
+    pub(crate) filters: OwnedFd,
+}
+
+impl Handover {
+    /// Moves them above the numbers at which the guest will find its own.
+    pub(crate) fn from_descriptors(descriptors: &[OwnedFd]) -> io::Result<Self> {
+        let lifted = descriptors.iter().map(lift).collect::<io::Result<Vec<_>>>()?;
+        let [listener, guest, config, filters] = <[OwnedFd; 4]>::try_from(lifted)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected four descriptors"))?;
+        Ok(Self { listener, guest, config, filters })
+    }
+}
+
+/// A copy of a descriptor, out of the way of the low numbers.
+pub(crate) fn lift(descriptor: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(fcntl_dupfd_cloexec(descriptor, 16)?)
+}
+
+/// What the server is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// The sandbox's first process exists; its pid as the server numbers it.
+    Made { pid: i32 },
+    /// The very next thing is the exec of the guest. The channel then closes: the guest runs.
+    Executing,
+    /// The step that failed, with the kernel's error number.
+    Failed { step: String, errno: i32 },
+    /// When something was done, in microseconds of the monotonic clock: for measurements.
+    Timings(Vec<(String, u64)>),
+}
+
+/// One end of the pair.
+pub(crate) struct Channel(OwnedFd);
+
+impl Channel {
+    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(a), Self(b)))
+    }
+
+    /// For handing the end to a child.
+    pub(crate) fn into_descriptor(self) -> OwnedFd {
+        self.0
+    }
+
+    pub(crate) fn send<T: Serialize>(&self, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "message too long for the launcher's channel"));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+        }
+        // NOSIGNAL: the other end may be gone, which is an error to handle and not a reason to die of SIGPIPE.
+        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next message, or `None` when the other end is closed.
+    pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        let mut bytes = vec![0; MAX_MESSAGE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut buffers = [IoSliceMut::new(&mut bytes)];
+        let received = retry_on_intr(|| recvmsg(&self.0, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC))?.bytes;
+        if received == 0 {
+            return Ok(None);
+        }
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
+        Ok(Some((serde_json::from_slice(&bytes[..received])?, descriptors)))
+    }
+}
+
+impl From<OwnedFd> for Channel {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,199 @@
+//! The sandbox's own files beneath the views: made once per state of the host, shared by all sandboxes, never changed.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use super::accounts::{self, USER_ID};
+use super::{etc, texts};
+use crate::fingerprint::Fingerprint;
+
+/// Directories with owner root and this mode; parents come first.
+const DIRECTORIES: &[(&str, u32)] = &[
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("etc/opt", 0o755),
+    ("etc/profile.d", 0o755),
+    ("etc/skel", 0o755),
+    ("etc/ssl", 0o755),
+    ("etc/sudoers.d", 0o750),
+    ("home", 0o755),
+    ("media", 0o755),
+    ("mnt", 0o755),
+    ("opt", 0o755),
+    ("proc", 0o555),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("srv", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
+    ("usr", 0o755),
+    ("var", 0o755),
+    ("var/backups", 0o755),
+    ("var/cache", 0o755),
+    ("var/cache/apt", 0o755),
+    ("var/cache/apt/archives", 0o755),
+    ("var/cache/apt/archives/partial", 0o700),
+    ("var/cache/debconf", 0o755),
+    ("var/cache/ldconfig", 0o700),
+    ("var/cache/man", 0o755),
+    ("var/lib", 0o755),
+    ("var/lib/apt", 0o755),
+    ("var/lib/dpkg", 0o755),
+    ("var/lib/misc", 0o755),
+    ("var/local", 0o755),
+    ("var/log", 0o755),
+    ("var/log/apt", 0o755),
+    ("var/mail", 0o755),
+    ("var/opt", 0o755),
+    ("var/spool", 0o755),
+    ("var/tmp", 0o1777),
+];
+const LINKS: &[(&str, &str)] = &[("var/run", "/run"), ("var/lock", "/run/lock"), ("etc/mtab", "/proc/self/mounts")];
+/// Where a distribution keeps programs and libraries: links into `/usr` on all current ones, directories on old ones.
+pub(super) const SYSTEM_DIRECTORIES: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// What the tools that maintain other packages' files remember about them, next to dpkg's own database.
+const PACKAGE_STATE: &[&str] = &["pam", "python", "sgml-base", "ucf", "xml-core"];
+
+/// Everything that decides what [`build`] writes for the host at `host`, and that only.
+pub(super) fn fingerprint(host: &Path) -> Fingerprint {
+    let mut inputs = Fingerprint::new();
+    // A new program may build differently.
+    inputs.add(env!("CARGO_PKG_VERSION").as_bytes());
+    for text in
+        [texts::SUDOERS, texts::PROFILE, texts::BASHRC, texts::HOME_PROFILE, texts::HOME_BASHRC, texts::ENVIRONMENT]
+    {
+        inputs.add(text.as_bytes());
+    }
+    inputs.add(format!("{DIRECTORIES:?}{LINKS:?}{PACKAGE_STATE:?}").as_bytes());
+    etc::describe(&host.join("etc"), &mut inputs);
+    for file in ["etc/passwd", "etc/group"] {
+        inputs.add(&fs::read(host.join(file)).unwrap_or_default());
+    }
+    for directory in PACKAGE_STATE {
+        etc::describe_entry(&host.join("var/lib").join(directory), &mut inputs);
+    }
+    for name in SYSTEM_DIRECTORIES {
+        let target = fs::read_link(host.join(name)).unwrap_or_default();
+        inputs.add(target.as_os_str().as_encoded_bytes());
+    }
+    for program in [PYTHON, POLICY_RC_D] {
+        inputs.add(&[u8::from(host.join(program).symlink_metadata().is_ok())]);
+    }
+    inputs
+}
+
+const PYTHON: &str = "usr/bin/python";
+const POLICY_RC_D: &str = "usr/sbin/policy-rc.d";
+
+/// Builds two layers in `target`, which exists and is empty: `root`, and `usr` for above the host's `/usr`.
+pub(super) fn build(host: &Path, target: &Path) -> io::Result<()> {
+    let root = target.join("root");
+    fs::create_dir(&root)?;
+    set_mode(&root, 0o755)?;
+    for (path, mode) in DIRECTORIES {
+        let path = root.join(path);
+        fs::create_dir(&path)?;
+        set_mode(&path, *mode)?;
+    }
+    for (path, to) in LINKS {
+        symlink(to, root.join(path))?;
+    }
+    for name in SYSTEM_DIRECTORIES {
+        let on_host = host.join(name);
+        match fs::read_link(&on_host) {
+            Ok(to) => symlink(to, root.join(name))?,
+            Err(_) if on_host.is_dir() => fs::create_dir(root.join(name))?,
+            Err(_) => {}
+        }
+    }
+    etc::copy(&host.join("etc"), &root.join("etc"))?;
+    for directory in PACKAGE_STATE {
+        let from = host.join("var/lib").join(directory);
+        if from.is_dir() {
+            etc::copy_entry(&from, &root.join("var/lib").join(directory))?;
+        }
+    }
+    write_accounts(host, &root)?;
+    write_texts(&root)?;
+    write_homes(&root)?;
+    build_usr(host, &target.join("usr"))
+}
+
+fn write_accounts(host: &Path, root: &Path) -> io::Result<()> {
+    let read = |file| fs::read_to_string(host.join(file)).unwrap_or_default();
+    let accounts = accounts::of_sandbox(&read("etc/passwd"), &read("etc/group"));
+    write(root, "etc/passwd", &accounts.passwd, 0o644)?;
+    write(root, "etc/group", &accounts.group, 0o644)?;
+    for (path, text) in [("etc/shadow", &accounts.shadow), ("etc/gshadow", &accounts.gshadow)] {
+        write(root, path, text, 0o640)?;
+        chown(root.join(path), Some(0), Some(accounts.shadow_group))?;
+    }
+    chown(root.join("var/cache/apt/archives/partial"), Some(accounts.apt_user), Some(0))
+}
+
+fn write_texts(root: &Path) -> io::Result<()> {
+    for (path, text, mode) in [
+        ("etc/sudoers", texts::SUDOERS, 0o440),
+        ("etc/profile", texts::PROFILE, 0o644),
+        ("etc/bash.bashrc", texts::BASHRC, 0o644),
+        ("etc/environment", texts::ENVIRONMENT, 0o644),
+        ("etc/fstab", "", 0o644),
+        // Filled at each boot.
+        ("etc/hostname", "", 0o644),
+        ("etc/hosts", "", 0o644),
+        ("etc/resolv.conf", "", 0o644),
+        // Empty: programs that want an id of the machine make one up.
+        ("etc/machine-id", "", 0o444),
+    ] {
+        write(root, path, text, mode)?;
+    }
+    Ok(())
+}
+
+fn write_homes(root: &Path) -> io::Result<()> {
+    let home = root.join("home/user");
+    fs::create_dir(&home)?;
+    set_mode(&home, 0o755)?;
+    chown(&home, Some(USER_ID), Some(USER_ID))?;
+    for (name, text) in
+        [(".profile", texts::HOME_PROFILE), (".bashrc", texts::HOME_BASHRC), (".bash_logout", texts::HOME_BASH_LOGOUT)]
+    {
+        for home in ["root", "home/user", "etc/skel"] {
+            write(root, &format!("{home}/{name}"), text, 0o644)?;
+        }
+        chown(home.join(name), Some(USER_ID), Some(USER_ID))?;
+    }
+    Ok(())
+}
+
+/// What the host's `/usr` lacks. Directories must repeat the host's modes: the upper layer's are the ones that show.
+fn build_usr(host: &Path, usr: &Path) -> io::Result<()> {
+    fs::create_dir(usr)?;
+    set_mode(usr, 0o755)?;
+    for directory in ["bin", "sbin"] {
+        if host.join("usr").join(directory).symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            fs::create_dir(usr.join(directory))?;
+            set_mode(&usr.join(directory), 0o755)?;
+        }
+    }
+    if host.join(PYTHON).symlink_metadata().is_err() && host.join("usr/bin/python3").exists() {
+        symlink("python3", usr.join("bin/python"))?;
+    }
+    if host.join(POLICY_RC_D).symlink_metadata().is_err() && usr.join("sbin").is_dir() {
+        write(usr, "sbin/policy-rc.d", texts::POLICY_RC_D, 0o755)?;
+    }
+    Ok(())
+}
+
+fn write(root: &Path, path: &str, text: &str, mode: u32) -> io::Result<()> {
+    let path = root.join(path);
+    fs::write(&path, text)?;
+    set_mode(&path, mode)
+}
+
+/// Not left to the umask of whoever started the server.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}

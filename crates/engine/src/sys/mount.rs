@@ -1,0 +1,43 @@
+//! The part of the mount interface that `rustix` lacks: changing the attributes of a mount.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const EMPTY_PATH: &CStr = c"";
+
+fn mount_setattr(mount: BorrowedFd<'_>, mut attributes: libc::mount_attr) -> io::Result<()> {
+    // SAFETY: the path is a valid C string, and the size given is that of the structure pointed to; both outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            EMPTY_PATH.as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw mut attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes a detached mount show ids as `user_namespace` maps them: id 0 on disk is that namespace's root.
+pub(crate) fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    mount_setattr(
+        mount,
+        libc::mount_attr {
+            attr_set: libc::MOUNT_ATTR_IDMAP,
+            attr_clr: 0,
+            propagation: 0,
+            userns_fd: u64::try_from(user_namespace.as_raw_fd()).expect("an open descriptor is not negative"),
+        },
+    )
+}
+
+/// Makes a mount read-only.
+pub(crate) fn make_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
+    mount_setattr(
+        mount,
+        libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 },
+    )
+}

@@ -1,0 +1,44 @@
+//! How long a boot takes, beside the bare minimum the kernel needs for namespaces. `RUST_LOG=sandbar_engine=debug` tells
+//! where the time goes.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::Test;
+use crate::support::{block_on, boot_of, engine, fresh_name, run_at};
+
+pub(crate) const TESTS: &[Test] = &[("a_boot_is_quick", a_boot_is_quick)];
+
+const ROUNDS: usize = 40;
+
+fn a_boot_is_quick() {
+    let engine = engine();
+    let (mut boots, mut outputs, mut kills, mut baselines) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        let output = Command::new("unshare").args(["-mpfiun", "bash", "-c", "echo hi"]).output().unwrap();
+        baselines.push(start.elapsed());
+        assert_eq!(output.stdout, b"hi\n");
+
+        let name = fresh_name();
+        let boot = block_on(boot_of(&engine, &name));
+        let start = Instant::now();
+        let machine = block_on(engine.boot(boot)).unwrap();
+        boots.push(start.elapsed());
+        assert_eq!(run_at(machine.guest_socket(), "echo hi"), ("hi\n".to_owned(), 0));
+        outputs.push(start.elapsed());
+        let start = Instant::now();
+        block_on(machine.kill()).unwrap();
+        kills.push(start.elapsed());
+        block_on(engine.remove_files(&name)).unwrap();
+    }
+    let [baseline, boot, output, kill] = [baselines, boots, outputs, kills].map(median);
+    println!("unshare -mpfiun: {baseline:.2?}; boot: {boot:.2?}; to first output: {output:.2?}; kill: {kill:.2?}");
+    // The promise is 3; the program of this test is a debug build and many times the size of the real guest.
+    assert!(output < baseline * 6, "first output took {output:?}, namespaces alone {baseline:?}");
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}

@@ -1,0 +1,184 @@
+//! One engine for most tests, and how to talk to a sandbox of it.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use sandbar_engine::net::EgressConfig;
+use sandbar_engine::{Boot, Engine, EngineConfig, Limits, Machine};
+use tokio::runtime::Runtime;
+
+pub(crate) const LIMITS: Limits = Limits { cpu_count: 2, memory_mb: 512, disk_mb: 512, pids: 256 };
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+
+/// A data directory of its own, deleted in the end.
+pub(crate) struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { directory: tempfile::Builder::new().prefix("sandbar-engine-").tempdir_in("/var/tmp").unwrap() }
+    }
+
+    pub(crate) fn at(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) async fn engine(&self) -> Engine {
+        engine_at(self.at()).await
+    }
+}
+
+/// The guest of the tests: this very program.
+pub(crate) fn guest() -> &'static [u8] {
+    static GUEST: OnceLock<Vec<u8>> = OnceLock::new();
+    GUEST.get_or_init(|| std::fs::read("/proc/self/exe").unwrap())
+}
+
+pub(crate) async fn engine_at(place: &Path) -> Engine {
+    Engine::open(EngineConfig {
+        data: place.join("data"),
+        runtime: place.join("run"),
+        guest: guest(),
+        pool_bytes: 20 << 30,
+        egress: EgressConfig::default(),
+    })
+    .await
+    .unwrap()
+}
+
+static SHARED: Mutex<Option<(Place, Engine)>> = Mutex::new(None);
+
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap())
+}
+
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    runtime().block_on(work)
+}
+
+/// The engine that most tests share.
+pub(crate) fn engine() -> Engine {
+    let mut shared = SHARED.lock().unwrap();
+    let (_, engine) = shared.get_or_insert_with(|| {
+        let place = Place::new();
+        let engine = block_on(place.engine());
+        (place, engine)
+    });
+    engine.clone()
+}
+
+/// Where the shared engine keeps its things.
+pub(crate) fn shared_place() -> PathBuf {
+    engine();
+    SHARED.lock().unwrap().as_ref().unwrap().0.at().to_owned()
+}
+
+/// Ends what failed tests left.
+pub(crate) fn tear_down() {
+    if let Some((place, engine)) = SHARED.lock().unwrap().take() {
+        block_on(engine.sweep(&HashSet::new(), &HashSet::new())).unwrap();
+        drop(engine);
+        drop(place);
+    }
+}
+
+/// Names that no other test uses.
+pub(crate) fn fresh_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("test{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub(crate) async fn boot_of(engine: &Engine, name: &str) -> Boot {
+    Boot {
+        name: name.to_owned(),
+        template: engine.base_template().await.unwrap(),
+        limits: LIMITS,
+        internet: false,
+        boot_id: "11111111-2222-3333-4444-555555555555".to_owned(),
+        hostname: "sandbox".to_owned(),
+        guest_config: b"{}".to_vec(),
+    }
+}
+
+/// A sandbox that ends with the test, files and all.
+pub(crate) struct Sandbox {
+    pub(crate) engine: Engine,
+    pub(crate) name: String,
+    pub(crate) machine: Machine,
+}
+
+impl Sandbox {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Boot)) -> Self {
+        let engine = engine();
+        let name = fresh_name();
+        let machine = block_on(async {
+            let mut boot = boot_of(&engine, &name).await;
+            change(&mut boot);
+            engine.boot(boot).await.unwrap()
+        });
+        Self { engine, name, machine }
+    }
+
+    /// Runs a shell command as root; what it printed, and its exit code.
+    pub(crate) fn run(&self, command: &str) -> (String, i32) {
+        run_at(self.machine.guest_socket(), command)
+    }
+
+    /// Runs a shell command as root that must succeed.
+    #[track_caller]
+    pub(crate) fn succeed(&self, command: &str) -> String {
+        let (output, code) = self.run(command);
+        assert_eq!(code, 0, "`{command}` printed: {output}");
+        output.trim_end().to_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn fail(&self, command: &str) -> String {
+        let (output, code) = self.run(command);
+        assert_ne!(code, 0, "`{command}` should fail but printed: {output}");
+        output
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        block_on(async {
+            self.machine.kill().await.unwrap();
+            self.engine.remove_files(&self.name).await.unwrap();
+        });
+    }
+}
+
+pub(crate) fn run_at(socket: &Path, command: &str) -> (String, i32) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(COMMAND_LIMIT)).unwrap();
+    stream.write_all(command.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (output, code) = answer.rsplit_once('\0').unwrap_or_else(|| panic!("no exit code for `{command}`: {answer}"));
+    (output.to_owned(), code.parse().unwrap())
+}
+
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} did not happen in time");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

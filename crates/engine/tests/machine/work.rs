@@ -1,0 +1,2 @@
+use crate::Test;
+pub const TESTS: &[Test] = &[];
