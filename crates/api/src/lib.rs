@@ -1,1 +1,38 @@
-//! Being written.
+//! The E2B HTTP face of a node, on one listener: the control plane, and the edge that leads to the ports of sandboxes.
+//!
+//! [`routing`] decides which of the two a request is for. Everything here converts between the wire and the node; it knows
+//! neither engines nor databases.
+
+#![forbid(unsafe_code)]
+
+mod body;
+mod control;
+mod edge;
+mod query;
+mod routing;
+mod server;
+
+pub use server::serve;
+
+use std::fmt;
+
+/// How the node shows itself.
+#[derive(Clone)]
+pub struct ApiConfig {
+    /// What clients must send to use the control plane.
+    pub api_key: String,
+    /// What SDKs append to `<port>-<id>.` to name a port of a sandbox.
+    pub domain: String,
+    /// Offer what Sandbar adds to E2B; otherwise it is ignored as unknown.
+    pub extensions: bool,
+}
+
+/// The key is a secret.
+impl fmt::Debug for ApiConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiConfig")
+            .field("domain", &self.domain)
+            .field("extensions", &self.extensions)
+            .finish_non_exhaustive()
+    }
+}

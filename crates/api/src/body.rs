@@ -1,0 +1,82 @@
+//! Bodies of answers: whole ones of our own, and those that pass through from a sandbox frame by frame.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body::{Frame, SizeHint};
+use serde::Serialize;
+
+use crate::edge::Passing;
+
+pub(crate) enum Body {
+    Whole(Option<Bytes>),
+    Passing(Passing),
+}
+
+/// The way to the sandbox was cut, or the sandbox broke off: the client's connection must break too, since an orderly end
+/// would tell it that it has everything.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("the sandbox can be reached no longer")]
+    Cut,
+    #[error("the sandbox broke off its answer")]
+    Upstream(#[from] hyper::Error),
+}
+
+impl From<Infallible> for BodyError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Passing(passing) => Pin::new(passing).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
+            Self::Passing(passing) => passing.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Passing(passing) => passing.size_hint(),
+        }
+    }
+}
+
+/// An answer without a body.
+pub(crate) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(None));
+    *response.status_mut() = status;
+    response
+}
+
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+    let text = serde_json::to_vec(value).expect("our own wire types are JSON");
+    whole(status, "application/json", text)
+}
+
+pub(crate) fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+    whole(status, "text/plain; charset=utf-8", text)
+}
+
+pub(crate) fn whole(status: StatusCode, kind: &'static str, content: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(Some(content.into())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,32 @@
+//! What this server adds to E2B. Without extensions the path does not exist.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use http::{Response, StatusCode};
+use protocol::rest::Capabilities;
+use serde_json::{Value, json};
+
+use crate::body::{self, Body};
+use crate::server::App;
+
+pub(super) fn list(app: &App) -> Response<Body> {
+    let config = app.node.config();
+    let range = |range: RangeInclusive<u32>, default: u32| -> Value {
+        json!({ "min": range.start(), "max": range.end(), "default": default })
+    };
+    let resources = json!({
+        "cpuCount": range(config.cpu_counts(), config.cpu_count),
+        "memoryMB": range(config.memory_sizes(), config.memory_mb),
+        "diskSizeMB": range(config.disk_sizes(), config.disk_mb),
+    });
+    let limits = json!({
+        "maxSandboxes": config.max_sandboxes,
+        "maxTimeout": config.max_timeout_seconds,
+        "maxProcesses": config.pids,
+    });
+    let capabilities = BTreeMap::from([("createResources".to_owned(), resources), ("limits".to_owned(), limits)]);
+    let answer =
+        Capabilities { server: "sandbar".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), capabilities };
+    body::json(StatusCode::OK, &answer)
+}

@@ -1,0 +1,44 @@
+//! Connect and resume: make sure that a sandbox runs.
+
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+use node::lifecycle::Kept;
+use node::{Created, OnTimeout, Resumed, SandboxError, SandboxId};
+use protocol::rest::{Connect, Resume};
+
+use super::failure::Failure;
+use super::pause::kept;
+use super::{Answer, Generation, payload, timeout, view};
+use crate::body;
+use crate::server::App;
+
+const CONNECT_TIMEOUT: i64 = 300;
+const RESUME_TIMEOUT: i64 = 15;
+
+pub(super) async fn connect(app: &App, id: &SandboxId, request: Request<Incoming>, generation: Generation) -> Answer {
+    let Connect { timeout, memory } = payload::read_json(request).await?;
+    let seconds = match (timeout, generation) {
+        (Some(seconds), _) => seconds,
+        (None, Generation::B) => CONNECT_TIMEOUT,
+        (None, Generation::A) => return Err(Failure::bad_request("missing field `timeout`")),
+    };
+    let lease = timeout::allowed(app, seconds)?;
+    let status = match app.node.connect(id, lease, kept(memory)).await? {
+        Resumed::WasRunning => StatusCode::OK,
+        Resumed::FromPause => StatusCode::CREATED,
+    };
+    answer(app, id, status)
+}
+
+pub(super) async fn resume(app: &App, id: &SandboxId, request: Request<Incoming>) -> Answer {
+    let Resume { timeout, auto_pause, memory } = payload::read_json(request).await?;
+    let lease = timeout::allowed(app, timeout.unwrap_or(RESUME_TIMEOUT))?;
+    let on_timeout = auto_pause.map(|pause| if pause { OnTimeout::Pause(Kept::Memory) } else { OnTimeout::Kill });
+    app.node.resume(id, lease, kept(memory), on_timeout).await?;
+    answer(app, id, StatusCode::CREATED)
+}
+
+fn answer(app: &App, id: &SandboxId, status: StatusCode) -> Answer {
+    let seen = app.node.get(id).ok_or_else(|| SandboxError::NotFound(id.clone()))?;
+    Ok(body::json(status, &view::sandbox(Created::from(&*seen.record), &app.config.domain)))
+}

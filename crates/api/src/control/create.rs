@@ -1,0 +1,162 @@
+//! Create, in both generations. The body is checked whole before anything is made.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use http::{HeaderMap, Request, StatusCode};
+use hyper::body::Incoming;
+use node::lifecycle::Kept;
+use node::{NewSandbox, OnTimeout, Repeatable, Resources, template};
+use protocol::headers::IDEMPOTENCY_KEY;
+use protocol::rest;
+use sha2::{Digest, Sha256};
+
+use super::failure::Failure;
+use super::{Answer, Generation, network, payload, timeout, view};
+use crate::body;
+use crate::server::App;
+
+pub(super) async fn create(app: &App, request: Request<Incoming>, generation: Generation) -> Answer {
+    let key = match generation {
+        Generation::A => None,
+        Generation::B => idempotency_key(request.headers())?,
+    };
+    let body = payload::read(request).await?;
+    let asked: rest::NewSandbox = payload::parse(&body)?;
+    let new = understand(app, asked, generation)?;
+    let repeatable = key.map(|key| Repeatable { key, fingerprint: fingerprint(&body) });
+    let created = app.node.create(new, repeatable).await?;
+    Ok(body::json(StatusCode::CREATED, &view::sandbox(created, &app.config.domain)))
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let key = value.to_str().unwrap_or("");
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if (1..=255).contains(&key.len()) && key.bytes().all(good) {
+        Ok(Some(key.to_owned()))
+    } else {
+        Err(Failure::bad_request("Idempotency-Key must be 1 to 255 characters of a-z, 0-9 and -"))
+    }
+}
+
+/// Two bodies that mean the same, however they are spaced and ordered, have the same digest.
+fn fingerprint(body: &[u8]) -> String {
+    let canonical = serde_json::from_slice::<serde_json::Value>(body).map(|value| value.to_string());
+    let digest = match canonical {
+        Ok(text) => Sha256::digest(text),
+        Err(_) => Sha256::digest(body),
+    };
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Result<NewSandbox, Failure> {
+    let rest::NewSandbox {
+        template_id,
+        timeout,
+        auto_pause,
+        auto_pause_memory,
+        auto_resume,
+        secure,
+        allow_internet_access,
+        network,
+        metadata,
+        env_vars,
+        mcp,
+        iam,
+        volume_mounts,
+        cpu_count,
+        memory_mb,
+        disk_size_mb,
+    } = asked;
+    let reference = template_id.ok_or_else(|| Failure::bad_request("missing field `templateID`"))?;
+    let template = match template::resolve(&reference) {
+        Err(error @ template::TemplateError::Malformed(_)) => return Err(error.into()),
+        found => found,
+    };
+    let lease = lease(app, timeout, generation)?;
+    let auto_resume = auto_resume.is_some_and(|resume| resume.enabled);
+    let on_timeout = on_timeout(auto_pause, auto_pause_memory, auto_resume)?;
+    // The second generation always secures; the first lets a client say that it wants no token.
+    let secure = generation == Generation::B || secure != Some(false);
+    let network = network.unwrap_or_default();
+    network::check(&network)?;
+    let public_traffic = network.allow_public_traffic.unwrap_or(true);
+    if !public_traffic && !secure {
+        return Err(Failure::bad_request("network.allowPublicTraffic: private traffic needs a secured sandbox"));
+    }
+    if let Some(iam) = &iam {
+        network::check_iam(iam)?;
+    }
+    let mounts = volume_mounts.unwrap_or_default();
+    network::check_mounts(&mounts)?;
+    let env_vars = env_vars.unwrap_or_default();
+    if let Some((name, _)) =
+        env_vars.iter().find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'))
+    {
+        return Err(Failure::bad_request(format!("envVars: '{name}' cannot be an environment variable")));
+    }
+    let resources = resources(app, cpu_count, memory_mb, disk_size_mb)?;
+    let template = template?;
+    network::refuse_unbuilt(&network, iam.as_ref(), &mounts)?;
+    Ok(NewSandbox {
+        template,
+        timeout: lease,
+        resources,
+        secure,
+        public_traffic,
+        allow_internet: allow_internet_access,
+        on_timeout,
+        auto_resume,
+        metadata: metadata.unwrap_or_default(),
+        env_vars,
+        mcp: mcp.filter(|mcp| !mcp.is_null()),
+    })
+}
+
+fn lease(app: &App, timeout: Option<i64>, generation: Generation) -> Result<Duration, Failure> {
+    let default = match generation {
+        Generation::A => 15,
+        Generation::B => 300,
+    };
+    match timeout.unwrap_or(default) {
+        ..=0 => Err(Failure::bad_request("Timeout must be greater than 0")),
+        seconds => timeout::allowed(app, seconds),
+    }
+}
+
+fn on_timeout(pause: Option<bool>, memory: Option<bool>, auto_resume: bool) -> Result<OnTimeout, Failure> {
+    match (pause.unwrap_or(false), memory.unwrap_or(true)) {
+        (false, false) => Err(Failure::bad_request("autoPauseMemory false needs autoPause")),
+        (true, false) if auto_resume => {
+            Err(Failure::bad_request("autoPauseMemory false cannot go with autoResume: only memory resumes by itself"))
+        }
+        (false, true) => Ok(OnTimeout::Kill),
+        (true, true) => Ok(OnTimeout::Pause(Kept::Memory)),
+        (true, false) => Ok(OnTimeout::Pause(Kept::Files)),
+    }
+}
+
+/// The size asked for. It is our addition: without extensions it is ignored like any unknown field.
+fn resources(
+    app: &App,
+    cpu_count: Option<i64>,
+    memory_mb: Option<i64>,
+    disk_size_mb: Option<i64>,
+) -> Result<Resources, Failure> {
+    let config = app.node.config();
+    let pick = |name: &str, asked: Option<i64>, range: RangeInclusive<u32>, default: u32| {
+        let Some(value) = asked.filter(|_| app.config.extensions) else { return Ok(default) };
+        let fitting = u32::try_from(value).ok().filter(|value| range.contains(value));
+        fitting.ok_or_else(|| {
+            let (least, most) = range.into_inner();
+            Failure::bad_request(format!("{name} is {value}; it must be between {least} and {most}"))
+        })
+    };
+    Ok(Resources {
+        cpu_count: pick("cpuCount", cpu_count, config.cpu_counts(), config.cpu_count)?,
+        memory_mb: pick("memoryMB", memory_mb, config.memory_sizes(), config.memory_mb)?,
+        disk_mb: pick("diskSizeMB", disk_size_mb, config.disk_sizes(), config.disk_mb)?,
+        pids: config.pids,
+    })
+}

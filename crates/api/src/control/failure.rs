@@ -1,0 +1,105 @@
+//! Failures of control-plane calls. The status is repeated in the body: some clients decide by one, some by the other.
+
+use std::error::Error;
+
+use http::{HeaderValue, Response, StatusCode};
+use node::ports::EngineError;
+use node::template::TemplateError;
+use node::{CreateError, InvalidSandboxId, SandboxError};
+use protocol::headers::SHOULD_RETRY;
+use protocol::rest::ErrorBody;
+use tracing::error;
+
+use crate::body::{self, Body};
+
+#[derive(Debug)]
+pub(super) struct Failure {
+    status: StatusCode,
+    message: String,
+    error_code: Option<&'static str>,
+}
+
+impl Failure {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), error_code: None }
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    fn with_code(self, error_code: &'static str) -> Self {
+        Self { error_code: Some(error_code), ..self }
+    }
+
+    pub(super) fn answer(self) -> Response<Body> {
+        let Self { status, message, error_code } = self;
+        let error_code = error_code.map(str::to_owned);
+        let mut response = body::json(status, &ErrorBody { code: status.as_u16(), message, error_code });
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            // Newer SDKs repeat such calls by themselves; ours are deliberate, and a repetition changes nothing.
+            response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
+        response
+    }
+}
+
+impl From<InvalidSandboxId> for Failure {
+    fn from(error: InvalidSandboxId) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
+impl From<TemplateError> for Failure {
+    fn from(error: TemplateError) -> Self {
+        let status = match error {
+            TemplateError::Malformed(_) => StatusCode::BAD_REQUEST,
+            TemplateError::NotFound(_) | TemplateError::NoTag { .. } => StatusCode::NOT_FOUND,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<SandboxError> for Failure {
+    fn from(error: SandboxError) -> Self {
+        match &error {
+            // A paused sandbox has no timeout and no guest: to callers that need them it is not there.
+            SandboxError::NotFound(_) | SandboxError::NotRunning { .. } => {
+                Self::new(StatusCode::NOT_FOUND, error.to_string())
+            }
+            SandboxError::AlreadyPaused(_) | SandboxError::AlreadyRunning(_) => {
+                Self::new(StatusCode::CONFLICT, error.to_string())
+            }
+            SandboxError::GuestUnresponsive(_) => Self::new(StatusCode::CONFLICT, error.to_string())
+                .with_code("sandbox_snapshot_guest_agent_unresponsive"),
+            SandboxError::Full { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()),
+            SandboxError::Stopping | SandboxError::Engine(EngineError::NoSpace) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+            }
+            SandboxError::Engine(EngineError::Failed { .. }) | SandboxError::Records(_) => {
+                error!(error = with_causes(&error), "a call failed");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+            }
+        }
+    }
+}
+
+impl From<CreateError> for Failure {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::KeyMismatch => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()).with_code("idempotency_request_mismatch")
+            }
+            CreateError::KeyInProgress => {
+                Self::new(StatusCode::CONFLICT, error.to_string()).with_code("idempotency_in_progress")
+            }
+            CreateError::Sandbox(error) => error.into(),
+        }
+    }
+}
+
+/// For the operator; the caller is told the first line only.
+fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |cause| (**cause).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

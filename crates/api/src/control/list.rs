@@ -1,0 +1,107 @@
+//! Lists of sandboxes.
+
+use http::{HeaderValue, Request, StatusCode};
+use hyper::body::Incoming;
+use jiff::Timestamp;
+use node::list::{Cursor, Order, Page, Query};
+use node::template;
+use protocol::headers::{NEXT_TOKEN, TOTAL_RUNNING};
+use protocol::rest::ListedSandbox;
+
+use super::failure::Failure;
+use super::{Answer, view};
+use crate::body;
+use crate::query;
+use crate::server::App;
+
+const MOST_ROWS: usize = 100;
+
+/// `GET /v2/sandboxes`.
+pub(super) fn list(app: &App, request: &Request<Incoming>) -> Answer {
+    let pairs = query::pairs(request.uri().query().unwrap_or(""));
+    let Some(query) = parse(&pairs)? else {
+        // Filtered by a template that does not exist.
+        return Ok(body::json(StatusCode::OK, &Vec::<ListedSandbox>::new()));
+    };
+    let Page { sandboxes, next, total_running } = app.node.list(&query);
+    let rows: Vec<ListedSandbox> = sandboxes.iter().map(view::listed).collect();
+    let mut response = body::json(StatusCode::OK, &rows);
+    if query.running {
+        response.headers_mut().insert(TOTAL_RUNNING, HeaderValue::from(total_running));
+    }
+    if let Some(cursor) = next {
+        let token = HeaderValue::try_from(cursor.to_token()).expect("base64 is a good header");
+        response.headers_mut().insert(NEXT_TOKEN, token);
+    }
+    Ok(response)
+}
+
+/// `GET /sandboxes`: what old SDKs know, running ones on one page.
+pub(super) fn list_running(app: &App, request: &Request<Incoming>) -> Answer {
+    let pairs = query::pairs(request.uri().query().unwrap_or(""));
+    let query = Query { paused: false, limit: usize::MAX, metadata: metadata(&pairs), ..everything() };
+    let rows: Vec<ListedSandbox> = app.node.list(&query).sandboxes.iter().map(view::listed).collect();
+    Ok(body::json(StatusCode::OK, &rows))
+}
+
+fn everything() -> Query {
+    Query {
+        running: true,
+        paused: true,
+        metadata: Default::default(),
+        started_after: None,
+        template_id: None,
+        order: Order::NewestFirst,
+        limit: MOST_ROWS,
+        after: None,
+    }
+}
+
+fn metadata(pairs: &[(String, String)]) -> std::collections::BTreeMap<String, String> {
+    query::first(pairs, "metadata").map(|value| query::metadata(value).collect()).unwrap_or_default()
+}
+
+/// The query of a list; `None` when nothing can match it.
+fn parse(pairs: &[(String, String)]) -> Result<Option<Query>, Failure> {
+    let mut query = Query { metadata: metadata(pairs), ..everything() };
+    let states: Vec<&str> = pairs
+        .iter()
+        .filter(|(name, _)| name == "state")
+        .flat_map(|(_, value)| value.split(','))
+        .map(str::trim)
+        .filter(|state| !state.is_empty())
+        .collect();
+    if let Some(other) = states.iter().find(|state| !["running", "paused"].contains(state)) {
+        return Err(Failure::bad_request(format!("state '{other}' is neither running nor paused")));
+    }
+    if !states.is_empty() {
+        query.running = states.contains(&"running");
+        query.paused = states.contains(&"paused");
+    }
+    query.order = match query::first(pairs, "order") {
+        None | Some("" | "desc") => Order::NewestFirst,
+        Some("asc") => Order::OldestFirst,
+        Some(other) => return Err(Failure::bad_request(format!("order '{other}' is neither asc nor desc"))),
+    };
+    if let Some(text) = query::first(pairs, "startedAfter") {
+        // An offset's plus sign that was not encoded arrives as a space.
+        let moment = text.trim().replace(' ', "+").parse::<Timestamp>();
+        query.started_after = Some(moment.map_err(|error| Failure::bad_request(format!("startedAfter: {error}")))?);
+    }
+    if let Some(text) = query::first(pairs, "limit") {
+        let limit = text.parse().ok().filter(|limit| (1..=MOST_ROWS).contains(limit));
+        let wrong = || Failure::bad_request(format!("limit is '{text}'; it must be between 1 and {MOST_ROWS}"));
+        query.limit = limit.ok_or_else(wrong)?;
+    }
+    if let Some(token) = query::first(pairs, "nextToken").filter(|token| !token.is_empty()) {
+        let cursor = Cursor::from_token(token).ok_or_else(|| Failure::bad_request("Invalid next token"))?;
+        query.after = Some(cursor);
+    }
+    if let Some(reference) = query::first(pairs, "template").filter(|reference| !reference.is_empty()) {
+        match template::resolve_filter(reference)? {
+            Some(template) => query.template_id = Some(template.id),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(query))
+}

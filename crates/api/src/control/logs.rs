@@ -1,0 +1,97 @@
+//! What happened in and to a sandbox, in both generations.
+
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+use jiff::Timestamp;
+use node::SandboxId;
+use node::log::{Entry, LogLevel};
+use protocol::rest::{SandboxLog, SandboxLogEntry, SandboxLogPage, SandboxLogs};
+
+use super::failure::Failure;
+use super::{Answer, view};
+use crate::body;
+use crate::query;
+use crate::server::App;
+
+const MOST_ENTRIES: usize = 1000;
+const LONGEST_SEARCH: usize = 256;
+
+type Pairs = [(String, String)];
+
+/// `GET /sandboxes/{id}/logs`: from `start` (Unix milliseconds) on, oldest first.
+pub(super) async fn first_generation(app: &App, id: &SandboxId, request: &Request<Incoming>) -> Answer {
+    let pairs = query::pairs(request.uri().query().unwrap_or(""));
+    let (start, limit) = (moment(&pairs, "start")?, limit(&pairs)?);
+    let entries = app.node.log(id).await?;
+    let chosen = entries.into_iter().filter(|entry| start.is_none_or(|start| entry.at >= start)).take(limit);
+    let entries: Vec<SandboxLogEntry> = chosen.map(wire).collect();
+    let logs = entries
+        .iter()
+        .map(|entry| SandboxLog { timestamp: entry.timestamp.clone(), line: entry.message.clone() })
+        .collect();
+    Ok(body::json(StatusCode::OK, &SandboxLogs { logs, log_entries: entries }))
+}
+
+/// `GET /v2/sandboxes/{id}/logs`: from `cursor` on, forwards or backwards.
+pub(super) async fn second_generation(app: &App, id: &SandboxId, request: &Request<Incoming>) -> Answer {
+    let pairs = query::pairs(request.uri().query().unwrap_or(""));
+    let (cursor, limit) = (moment(&pairs, "cursor")?, limit(&pairs)?);
+    let backward = match query::first(&pairs, "direction") {
+        None | Some("" | "backward") => true,
+        Some("forward") => false,
+        Some(other) => {
+            return Err(Failure::bad_request(format!("direction '{other}' is neither forward nor backward")));
+        }
+    };
+    let level = match query::first(&pairs, "level") {
+        None | Some("" | "debug") => LogLevel::Debug,
+        Some("info") => LogLevel::Info,
+        Some("warn") => LogLevel::Warn,
+        Some("error") => LogLevel::Error,
+        Some(other) => return Err(Failure::bad_request(format!("level '{other}' is unknown"))),
+    };
+    let search = query::first(&pairs, "search").unwrap_or("");
+    if search.len() > LONGEST_SEARCH {
+        return Err(Failure::bad_request(format!("search is longer than {LONGEST_SEARCH} bytes")));
+    }
+    let within = |entry: &Entry| match cursor {
+        None => true,
+        Some(cursor) if backward => entry.at <= cursor,
+        Some(cursor) => entry.at >= cursor,
+    };
+    let mut entries = app.node.log(id).await?;
+    if backward {
+        entries.reverse();
+    }
+    let chosen = entries
+        .into_iter()
+        .filter(|entry| within(entry) && rank(entry.level) >= rank(level) && entry.message.contains(search))
+        .take(limit);
+    Ok(body::json(StatusCode::OK, &SandboxLogPage { logs: chosen.map(wire).collect() }))
+}
+
+fn rank(level: LogLevel) -> u8 {
+    match level {
+        LogLevel::Debug => 0,
+        LogLevel::Info => 1,
+        LogLevel::Warn => 2,
+        LogLevel::Error => 3,
+    }
+}
+
+fn moment(pairs: &Pairs, name: &str) -> Result<Option<Timestamp>, Failure> {
+    let Some(text) = query::first(pairs, name).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let moment = text.parse().ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    moment.map(Some).ok_or_else(|| Failure::bad_request(format!("{name} is '{text}'; it must be Unix milliseconds")))
+}
+
+fn limit(pairs: &Pairs) -> Result<usize, Failure> {
+    let Some(text) = query::first(pairs, "limit").filter(|text| !text.is_empty()) else { return Ok(MOST_ENTRIES) };
+    let limit = text.parse().ok().filter(|limit| (0..=MOST_ENTRIES).contains(limit));
+    limit.ok_or_else(|| Failure::bad_request(format!("limit is '{text}'; it must be between 0 and {MOST_ENTRIES}")))
+}
+
+fn wire(entry: Entry) -> SandboxLogEntry {
+    let Entry { at, level, message, fields } = entry;
+    SandboxLogEntry { timestamp: view::time(at), message, level, fields }
+}

@@ -1,0 +1,111 @@
+//! The control plane: E2B's REST calls of both generations, one file per subject.
+//!
+//! Paths are matched before they are decoded, since a template reference may hold an encoded slash.
+
+mod capabilities;
+mod connect;
+mod create;
+mod failure;
+mod inspect;
+mod list;
+mod logs;
+mod metrics;
+mod network;
+mod pause;
+mod payload;
+mod timeout;
+mod unbuilt;
+mod view;
+
+use std::sync::Arc;
+
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use node::SandboxId;
+use protocol::headers::API_KEY;
+use subtle::ConstantTimeEq;
+
+use crate::body::{self, Body};
+use crate::query;
+use crate::server::App;
+use failure::Failure;
+
+type Answer = Result<Response<Body>, Failure>;
+
+/// The two generations of the calls that exist twice; they differ in their defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Generation {
+    A,
+    B,
+}
+
+/// Answers a call of the control plane.
+pub(crate) async fn serve(app: &Arc<App>, request: Request<Incoming>) -> Response<Body> {
+    dispatch(app, request).await.unwrap_or_else(Failure::answer)
+}
+
+async fn dispatch(app: &Arc<App>, request: Request<Incoming>) -> Answer {
+    let path = request.uri().path().to_owned();
+    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    if segments == ["health"] && (request.method() == Method::GET || request.method() == Method::HEAD) {
+        return Ok(body::text(StatusCode::OK, "OK"));
+    }
+    let known = is_known(&segments, app.config.extensions);
+    if !known {
+        return Err(Failure::new(StatusCode::NOT_FOUND, format!("path '{path}' not found")));
+    }
+    authenticate(app, &request)?;
+    route(app, &segments, request).await
+}
+
+async fn route(app: &Arc<App>, segments: &[&str], request: Request<Incoming>) -> Answer {
+    const GET: &Method = &Method::GET;
+    const POST: &Method = &Method::POST;
+    let method = request.method().clone();
+    let id = |text: &str| query::decode(text).parse::<SandboxId>().map_err(Failure::from);
+    match (&method, segments) {
+        (POST, ["sandboxes"]) => create::create(app, request, Generation::A).await,
+        (POST, ["v2", "sandboxes"]) => create::create(app, request, Generation::B).await,
+        (GET, ["sandboxes"]) => list::list_running(app, &request),
+        (GET, ["v2", "sandboxes"]) => list::list(app, &request),
+        (GET, ["sandboxes", "metrics"]) => metrics::latest(app, &request),
+        (GET, ["sandboxes", sandbox]) => inspect::get(app, &id(sandbox)?),
+        (&Method::DELETE, ["sandboxes", sandbox]) => inspect::kill(app, &id(sandbox)?).await,
+        (POST, ["sandboxes", sandbox, "connect"]) => connect::connect(app, &id(sandbox)?, request, Generation::A).await,
+        (POST, ["v2", "sandboxes", sandbox, "connect"]) => {
+            connect::connect(app, &id(sandbox)?, request, Generation::B).await
+        }
+        (POST, ["sandboxes", sandbox, "resume"]) => connect::resume(app, &id(sandbox)?, request).await,
+        (POST, ["sandboxes", sandbox, "pause"]) => pause::pause(app, &id(sandbox)?, request).await,
+        (POST, ["sandboxes", sandbox, "timeout"]) => timeout::set(app, &id(sandbox)?, request).await,
+        (POST, ["sandboxes", sandbox, "refreshes"]) => timeout::refresh(app, &id(sandbox)?, request).await,
+        (GET, ["sandboxes", sandbox, "metrics"]) => metrics::range(app, &id(sandbox)?, &request),
+        (GET, ["sandboxes", sandbox, "logs"]) => logs::first_generation(app, &id(sandbox)?, &request).await,
+        (GET, ["v2", "sandboxes", sandbox, "logs"]) => logs::second_generation(app, &id(sandbox)?, &request).await,
+        (GET, ["sandbar", "capabilities"]) => Ok(capabilities::list(app)),
+        _ => unbuilt::answer(&method, segments),
+    }
+}
+
+/// Whether a path lies under one of E2B's prefixes, or ours.
+fn is_known(segments: &[&str], extensions: bool) -> bool {
+    let segments = match segments {
+        ["v2" | "v3", rest @ ..] => rest,
+        all => all,
+    };
+    match segments.first() {
+        Some(&"sandbar") => extensions,
+        Some(first) => unbuilt::PREFIXES.contains(first) || *first == "sandboxes",
+        None => false,
+    }
+}
+
+fn authenticate(app: &App, request: &Request<Incoming>) -> Result<(), Failure> {
+    let refuse = |message: &str| Failure::new(StatusCode::UNAUTHORIZED, message);
+    let given = request.headers().get(API_KEY).ok_or_else(|| refuse("the X-API-Key header is missing"))?;
+    if bool::from(given.as_bytes().ct_eq(app.config.api_key.as_bytes())) {
+        Ok(())
+    } else {
+        Err(refuse("the API key is not valid for this server"))
+    }
+}

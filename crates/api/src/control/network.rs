@@ -1,0 +1,143 @@
+//! What a create may say about networks, identities and volumes: checked as E2B checks it, then answered 501 where it asks
+//! for something that is not built yet, since ignoring a restriction would be worse than refusing it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+
+use http::StatusCode;
+use protocol::guest::ENVD_PORT;
+use protocol::rest::{Network, VolumeMount};
+use serde_json::Value;
+
+use super::failure::Failure;
+
+const MOST_RULES: usize = 10;
+const MOST_RULE_HEADERS: usize = 20;
+const LONGEST_DOMAIN: usize = 128;
+const LONGEST_HEADER_NAME: usize = 64;
+const LONGEST_HEADER_VALUE: usize = 2048;
+const MOST_IAM_TOKENS: usize = 5;
+const EVERYTHING: &str = "0.0.0.0/0";
+
+/// Refuses what is wrong whether or not it is built.
+pub(super) fn check(network: &Network) -> Result<(), Failure> {
+    let denied = network.deny_out.as_deref().unwrap_or_default();
+    if let Some(entry) = denied.iter().find(|entry| !is_range(entry)) {
+        return Err(Failure::bad_request(format!("network.denyOut: '{entry}' is not an IP address or CIDR range")));
+    }
+    let allowed = network.allow_out.as_deref().unwrap_or_default();
+    let domain = allowed.iter().find(|entry| !is_range(entry));
+    if let Some(domain) = domain
+        && !denied.iter().any(|entry| entry == EVERYTHING)
+    {
+        return Err(Failure::bad_request(format!(
+            "network.allowOut: the domain '{domain}' needs '{EVERYTHING}' in network.denyOut"
+        )));
+    }
+    if network.mask_request_host.as_ref().is_some_and(|host| !host.is_ascii()) {
+        return Err(Failure::bad_request("network.maskRequestHost must be ASCII"));
+    }
+    if network.https_ports.iter().flatten().any(|port| *port == u32::from(ENVD_PORT)) {
+        return Err(Failure::bad_request(format!("network.httpsPorts must not hold {ENVD_PORT}")));
+    }
+    let servers = network.dns_servers.iter().flatten();
+    if let Some(server) = servers.into_iter().find(|server| server.parse::<std::net::Ipv4Addr>().is_err()) {
+        return Err(Failure::bad_request(format!("network.dnsServers: '{server}' is not an IPv4 address")));
+    }
+    network.rules.as_ref().map_or(Ok(()), check_rules)
+}
+
+fn is_range(entry: &str) -> bool {
+    let (address, length) = entry.split_once('/').unwrap_or((entry, ""));
+    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    (!entry.contains('/')) || length.parse::<u8>().is_ok_and(|length| length <= most)
+}
+
+fn check_rules(rules: &BTreeMap<String, Vec<Value>>) -> Result<(), Failure> {
+    let wrong = |what: String| Err(Failure::bad_request(format!("network.rules: {what}")));
+    if rules.len() > MOST_RULES {
+        return wrong(format!("{} domains; {MOST_RULES} are the most", rules.len()));
+    }
+    for (domain, transforms) in rules {
+        if domain.len() > LONGEST_DOMAIN {
+            return wrong(format!("a domain is longer than {LONGEST_DOMAIN} characters"));
+        }
+        if transforms.len() > 1 {
+            return wrong(format!("'{domain}' has {} transforms; one is the most", transforms.len()));
+        }
+        let headers = transforms.first().and_then(|rule| rule.pointer("/transform/headers")).and_then(Value::as_object);
+        let Some(headers) = headers else { continue };
+        if headers.len() > MOST_RULE_HEADERS {
+            return wrong(format!("'{domain}' has {} headers; {MOST_RULE_HEADERS} are the most", headers.len()));
+        }
+        if headers.keys().any(|name| name.len() > LONGEST_HEADER_NAME) {
+            return wrong(format!("'{domain}' has a header name longer than {LONGEST_HEADER_NAME} characters"));
+        }
+        if headers.values().any(|value| value.as_str().is_none_or(|value| value.len() > LONGEST_HEADER_VALUE)) {
+            return wrong(format!("'{domain}' has a header value longer than {LONGEST_HEADER_VALUE} characters"));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_mounts(mounts: &[VolumeMount]) -> Result<(), Failure> {
+    let mut seen = HashSet::new();
+    for VolumeMount { path, .. } in mounts {
+        let parts = path.strip_prefix('/').map(|rest| rest.split('/').collect::<Vec<_>>());
+        let clean = parts.is_some_and(|parts| parts.iter().all(|part| !["", ".", ".."].contains(part)));
+        if !clean {
+            return Err(Failure::bad_request(format!("volumeMounts: '{path}' is not a clean absolute path")));
+        }
+        if !seen.insert(path) {
+            return Err(Failure::bad_request(format!("volumeMounts: '{path}' is used twice")));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_iam(iam: &Value) -> Result<(), Failure> {
+    let Some(tokens) = iam.get("tokens").and_then(Value::as_object) else { return Ok(()) };
+    if tokens.len() > MOST_IAM_TOKENS {
+        let message = format!("iam.tokens: {} tokens; {MOST_IAM_TOKENS} are the most", tokens.len());
+        return Err(Failure::bad_request(message));
+    }
+    let kinds = tokens.iter().filter_map(|(name, token)| Some((name, token.get("tokenType")?)));
+    match kinds.into_iter().find(|(_, kind)| kind.as_str() != Some("JWT-SVID")) {
+        Some((name, _)) => Err(Failure::bad_request(format!("iam.tokens: the type of '{name}' must be JWT-SVID"))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses what is right and not built yet.
+pub(super) fn refuse_unbuilt(network: &Network, iam: Option<&Value>, mounts: &[VolumeMount]) -> Result<(), Failure> {
+    let Network {
+        allow_public_traffic: _,
+        allow_out,
+        deny_out,
+        egress_proxy,
+        mask_request_host,
+        rules,
+        dns_servers,
+        https_ports,
+    } = network;
+    let has_tokens = iam.and_then(|iam| iam.get("tokens")?.as_object()).is_some_and(|tokens| !tokens.is_empty());
+    let asked = [
+        ("network.allowOut", allow_out.as_ref().is_some_and(|list| !list.is_empty())),
+        ("network.denyOut", deny_out.as_ref().is_some_and(|list| !list.is_empty())),
+        ("network.egressProxy", egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null())),
+        ("network.maskRequestHost", mask_request_host.as_ref().is_some_and(|host| !host.is_empty())),
+        ("network.rules", rules.as_ref().is_some_and(|rules| !rules.is_empty())),
+        ("network.dnsServers", dns_servers.as_ref().is_some_and(|list| !list.is_empty())),
+        ("network.httpsPorts", https_ports.as_ref().is_some_and(|list| !list.is_empty())),
+        ("iam", has_tokens),
+        ("volumeMounts", !mounts.is_empty()),
+    ];
+    match asked.iter().find(|(_, asked)| *asked) {
+        Some((name, _)) => {
+            let message = format!("{name} is not implemented by this server yet");
+            Err(Failure::new(StatusCode::NOT_IMPLEMENTED, message))
+        }
+        None => Ok(()),
+    }
+}

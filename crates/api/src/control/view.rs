@@ -1,0 +1,74 @@
+//! The node's sandboxes in the words of the wire. Every field is named, so that a new one compiles only once its meaning
+//! on the wire is decided.
+
+use jiff::Timestamp;
+use node::lifecycle::Kept;
+use node::{Created, OnTimeout, Record, Seen, Standing};
+use protocol::guest::ENVD_VERSION;
+use protocol::rest::{self, Lifecycle, ListedSandbox, Network, PauseMode, Sandbox, SandboxDetail, SandboxState};
+
+/// Required by clients and used by none.
+const CLIENT_ID: &str = "sandbar";
+
+/// Always microseconds: the text of a moment must not change between two answers.
+pub(super) fn time(moment: Timestamp) -> String {
+    format!("{moment:.6}")
+}
+
+pub(super) fn sandbox(created: Created, domain: &str) -> Sandbox {
+    let Created { id, template, access_token, traffic_token } = created;
+    Sandbox {
+        template_id: template.id,
+        sandbox_id: id.to_string(),
+        client_id: CLIENT_ID.to_owned(),
+        envd_version: ENVD_VERSION.to_owned(),
+        alias: Some(template.alias),
+        envd_access_token: access_token.map(|token| token.reveal().to_owned()),
+        traffic_access_token: traffic_token.map(|token| token.reveal().to_owned()),
+        domain: Some(domain.to_owned()),
+    }
+}
+
+pub(super) fn listed(seen: &Seen) -> ListedSandbox {
+    let Seen { record, standing } = seen;
+    let (state, pause_mode) = match standing {
+        Standing::Running => (SandboxState::Running, None),
+        Standing::Paused(Kept::Memory) => (SandboxState::Paused, Some(PauseMode::Full)),
+        Standing::Paused(Kept::Files) => (SandboxState::Paused, Some(PauseMode::Filesystem)),
+    };
+    ListedSandbox {
+        template_id: record.template.id.clone(),
+        alias: Some(record.template.alias.clone()),
+        sandbox_id: record.id.to_string(),
+        client_id: CLIENT_ID.to_owned(),
+        started_at: time(record.started_at),
+        end_at: time(record.end_at),
+        envd_version: ENVD_VERSION.to_owned(),
+        cpu_count: record.resources.cpu_count,
+        memory_mb: record.resources.memory_mb,
+        disk_size_mb: record.resources.disk_mb,
+        state,
+        metadata: record.metadata.clone(),
+        volume_mounts: Vec::new(),
+        pause_mode,
+    }
+}
+
+pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {
+    let record: &Record = &seen.record;
+    let network = Network { allow_public_traffic: Some(record.traffic_token.is_none()), ..Network::default() };
+    SandboxDetail {
+        listed: listed(seen),
+        envd_access_token: record.access_token.as_ref().map(|token| token.reveal().to_owned()),
+        allow_internet_access: record.allow_internet,
+        domain: Some(domain.to_owned()),
+        network: Some(network),
+        lifecycle: Lifecycle {
+            auto_resume: record.auto_resume,
+            on_timeout: match record.on_timeout {
+                OnTimeout::Kill => rest::OnTimeout::Kill,
+                OnTimeout::Pause(_) => rest::OnTimeout::Pause,
+            },
+        },
+    }
+}

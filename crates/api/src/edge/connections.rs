@@ -1,0 +1,140 @@
+//! Connections to sandboxes. Those to guests are kept for the next request, since every command is one; those to other
+//! ports are made anew, for what listens there is not ours and may hang up whenever it likes.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use node::{Live, SandboxId};
+use protocol::guest::ENVD_PORT;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::routing::Target;
+use crate::server::BUFFER_BYTES;
+
+/// Idle connections kept for one sandbox.
+const MOST_IDLE: usize = 8;
+/// Both ends are on this machine.
+const DIAL_PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) type Sender = SendRequest<Incoming>;
+
+/// Idle connections to guests, by sandbox.
+#[derive(Default)]
+pub(super) struct Connections {
+    idle: Mutex<HashMap<SandboxId, Arc<Idle>>>,
+}
+
+/// Idle connections to the guest of one life of a sandbox.
+pub(super) struct Idle {
+    live: Weak<Live>,
+    senders: Mutex<Vec<Sender>>,
+}
+
+/// A connection that is being used.
+pub(super) struct Connection {
+    pub sender: Sender,
+    /// Where it may go back to.
+    pub home: Option<Arc<Idle>>,
+    /// It was used before, and may have been closed meanwhile.
+    pub used: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connections {
+    /// A kept connection to the guest, if one is there.
+    pub(super) fn reuse(&self, live: &Arc<Live>, target: &Target) -> Option<Connection> {
+        if target.port != ENVD_PORT {
+            return None;
+        }
+        let home = self.home(live, target);
+        let mut senders = lock(&home.senders);
+        while let Some(sender) = senders.pop() {
+            if sender.is_ready() {
+                drop(senders);
+                return Some(Connection { sender, home: Some(home), used: true });
+            }
+        }
+        None
+    }
+
+    /// A new connection to the port.
+    pub(super) async fn open(
+        &self,
+        live: &Arc<Live>,
+        target: &Target,
+        tasks: &TaskTracker,
+        end: &CancellationToken,
+    ) -> io::Result<Connection> {
+        let opening = async {
+            if target.port == ENVD_PORT {
+                let stream = UnixStream::connect(live.machine.guest_socket()).await?;
+                handshake(stream, live, tasks, end).await
+            } else {
+                let stream = live.machine.dial(target.port).await?;
+                stream.set_nodelay(true)?;
+                handshake(stream, live, tasks, end).await
+            }
+        };
+        let sender = tokio::time::timeout(DIAL_PATIENCE, opening).await.map_err(io::Error::from)??;
+        let home = (target.port == ENVD_PORT).then(|| self.home(live, target));
+        Ok(Connection { sender, home, used: false })
+    }
+
+    fn home(&self, live: &Arc<Live>, target: &Target) -> Arc<Idle> {
+        let mut idle = lock(&self.idle);
+        if let Some(home) = idle.get(&target.id)
+            && std::ptr::eq(home.live.as_ptr(), Arc::as_ptr(live))
+        {
+            return Arc::clone(home);
+        }
+        // A good moment to forget the sandboxes that are gone.
+        idle.retain(|_, home| home.live.upgrade().is_some_and(|live| !live.cut.is_cancelled()));
+        let home = Arc::new(Idle { live: Arc::downgrade(live), senders: Mutex::default() });
+        idle.insert(target.id.clone(), Arc::clone(&home));
+        home
+    }
+}
+
+impl Idle {
+    /// Takes back a connection whose answer has been read to its end.
+    pub(super) fn give_back(&self, sender: Sender) {
+        let mut senders = lock(&self.senders);
+        if senders.len() < MOST_IDLE && !sender.is_closed() {
+            senders.push(sender);
+        }
+    }
+}
+
+async fn handshake(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    live: &Arc<Live>,
+    tasks: &TaskTracker,
+    end: &CancellationToken,
+) -> io::Result<Sender> {
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(BUFFER_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(io::Error::other)?;
+    let (cut, end) = (live.cut.clone(), end.clone());
+    tasks.spawn(async move {
+        // How it ended shows in the answer that was under way.
+        tokio::select! {
+            _ = connection.with_upgrades() => {}
+            () = cut.cancelled() => {}
+            () = end.cancelled() => {}
+        }
+    });
+    Ok(sender)
+}

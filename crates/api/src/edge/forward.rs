@@ -1,0 +1,119 @@
+//! One request through the edge and its answer back.
+
+use std::io;
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use node::Live;
+use tracing::debug;
+
+use super::connections::Connection;
+use super::headers::{clean_request, remove_hop_by_hop, set_upgrade, wanted_upgrade};
+use super::passing::Passing;
+use super::refusal::{Refusal, Style};
+use super::tunnel;
+use crate::body::Body;
+use crate::routing::{self, Target};
+use crate::server::App;
+
+pub(super) async fn forward(
+    app: &Arc<App>,
+    live: &Arc<Live>,
+    target: &Target,
+    request: Request<Incoming>,
+    style: Style,
+) -> Response<Body> {
+    let (request, client) = prepare(app, request);
+    let exchange = exchange(app, live, target, request);
+    let exchanged = tokio::select! {
+        biased;
+        () = live.cut.cancelled() => Err(Refusal::NotFound),
+        exchanged = exchange => exchanged,
+    };
+    match exchanged {
+        Ok((response, connection)) => pass_on(app, live, response, connection, client),
+        // What failed because the sandbox ended is told as that.
+        Err(_) if live.cut.is_cancelled() => Refusal::NotFound.answer(target, style),
+        Err(refusal) => refusal.answer(target, style),
+    }
+}
+
+/// Makes a client's request one of ours. Gives the client's side of an upgrade, if it asks for one.
+fn prepare(app: &App, mut request: Request<Incoming>) -> (Request<Incoming>, Option<OnUpgrade>) {
+    let upgrade = wanted_upgrade(request.headers());
+    let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    let (mut parts, content) = request.into_parts();
+    let host = routing::host(&parts).to_owned();
+    clean_request(&mut parts.headers, &host, &app.config.api_key);
+    if let Some(protocol) = upgrade {
+        set_upgrade(&mut parts.headers, protocol);
+    }
+    parts.uri = parts.uri.path_and_query().map_or(Uri::from_static("/"), |path| Uri::from(path.clone()));
+    parts.version = Version::HTTP_11;
+    (Request::from_parts(parts, content), client)
+}
+
+/// Sends the request over a kept connection or a new one.
+async fn exchange(
+    app: &App,
+    live: &Arc<Live>,
+    target: &Target,
+    request: Request<Incoming>,
+) -> Result<(Response<Incoming>, Connection), Refusal> {
+    let edge = &app.edge;
+    let mut request = request;
+    let mut kept = edge.connections.reuse(live, target);
+    loop {
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => match edge.connections.open(live, target, &edge.tasks, &edge.end).await {
+                Ok(connection) => connection,
+                Err(error) => return Err(cannot_open(target, &error)),
+            },
+        };
+        let error = match connection.sender.try_send_request(request).await {
+            Ok(response) => return Ok((response, connection)),
+            Err(error) => error,
+        };
+        let mut error = error;
+        match error.take_message() {
+            // Closed before the request was sent: nothing has happened yet.
+            Some(unsent) if connection.used => request = unsent,
+            _ => {
+                debug!(sandbox = %target.id, port = target.port, error = %error.error(), "no answer");
+                return Err(Refusal::NoAnswer);
+            }
+        }
+    }
+}
+
+fn cannot_open(target: &Target, error: &io::Error) -> Refusal {
+    debug!(sandbox = %target.id, port = target.port, %error, "cannot connect");
+    Refusal::PortClosed
+}
+
+fn pass_on(
+    app: &Arc<App>,
+    live: &Arc<Live>,
+    mut response: Response<Incoming>,
+    connection: Connection,
+    client: Option<OnUpgrade>,
+) -> Response<Body> {
+    let agreed = (response.status() == StatusCode::SWITCHING_PROTOCOLS)
+        .then(|| response.headers().get(http::header::UPGRADE).cloned())
+        .flatten();
+    if let (Some(_), Some(client)) = (&agreed, client) {
+        let sandbox = hyper::upgrade::on(&mut response);
+        let edge = &app.edge;
+        edge.tasks.spawn(tunnel::join(client, sandbox, live.cut.clone(), edge.end.clone()));
+    }
+    let (mut parts, content) = response.into_parts();
+    remove_hop_by_hop(&mut parts.headers);
+    if let Some(protocol) = agreed {
+        set_upgrade(&mut parts.headers, protocol);
+    }
+    parts.version = Version::HTTP_11;
+    Response::from_parts(parts, Body::Passing(Passing::new(content, live, connection)))
+}

@@ -1,0 +1,105 @@
+//! Headers on their way through: what belongs to one connection stays on it, and our own secrets stay here.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use protocol::headers::{API_KEY, SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN};
+use subtle::ConstantTimeEq;
+
+/// The protocol a request wants to change to, if it does.
+pub(super) fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asks = connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"));
+    headers.get(header::UPGRADE).filter(|_| asks).cloned()
+}
+
+/// Removes what describes one connection only.
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = connection_options(headers).filter_map(|option| option.parse().ok()).collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in [
+        header::CONNECTION,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        header::PROXY_AUTHENTICATE,
+        header::PROXY_AUTHORIZATION,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// Prepares a request's headers for a sandbox.
+pub(super) fn clean_request(headers: &mut HeaderMap, host: &str, api_key: &str) {
+    remove_hop_by_hop(headers);
+    // The server has answered it by reading the body.
+    headers.remove(header::EXPECT);
+    for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN] {
+        headers.remove(name);
+    }
+    // Untrusted code must not learn the key of the server it runs on; keys of its own are its business.
+    if headers.get(API_KEY).is_some_and(|key| bool::from(key.as_bytes().ct_eq(api_key.as_bytes()))) {
+        headers.remove(API_KEY);
+    }
+    // HTTP/2 names the host elsewhere.
+    if !headers.contains_key(header::HOST)
+        && let Ok(host) = HeaderValue::from_str(host)
+    {
+        headers.insert(header::HOST, host);
+    }
+}
+
+/// Marks a message as asking for, or agreeing to, another protocol.
+pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, protocol);
+}
+
+fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(header::CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).filter(|option| !option.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn what_belongs_to_one_connection_is_removed() {
+        let mut headers = map(&[
+            ("connection", "keep-alive, x-mine"),
+            ("x-mine", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("expect", "100-continue"),
+            ("x-other", "2"),
+            ("host", "original"),
+        ]);
+        clean_request(&mut headers, "ignored", "key");
+        assert_eq!(headers, map(&[("x-other", "2"), ("host", "original")]));
+    }
+
+    #[test]
+    fn the_servers_own_key_stays_here() {
+        let mut ours = map(&[("x-api-key", "key"), ("host", "h")]);
+        clean_request(&mut ours, "h", "key");
+        assert_eq!(ours, map(&[("host", "h")]));
+        let mut theirs = map(&[("x-api-key", "another"), ("e2b-sandbox-id", "i")]);
+        clean_request(&mut theirs, "h2.example", "key");
+        assert_eq!(theirs, map(&[("x-api-key", "another"), ("host", "h2.example")]));
+    }
+
+    #[test]
+    fn an_upgrade_needs_both_headers() {
+        assert_eq!(wanted_upgrade(&map(&[("upgrade", "websocket")])), None);
+        assert_eq!(wanted_upgrade(&map(&[("connection", "upgrade")])), None);
+        let both = map(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
+        assert_eq!(wanted_upgrade(&both), Some(HeaderValue::from_static("websocket")));
+    }
+}

@@ -1,0 +1,128 @@
+//! The edge: leads requests to the ports of sandboxes, and says in E2B's words why it cannot.
+//!
+//! Invariants: a sandbox that cannot be reached is not dialled, for a frozen one would accept and never answer; what runs
+//! through the edge breaks as soon as the sandbox can be reached no longer; the guest's control routes are not here.
+
+mod connections;
+mod forward;
+mod headers;
+mod passing;
+mod refusal;
+mod signed;
+mod tunnel;
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use node::{Gate, Live, SandboxError};
+use protocol::guest::{CONTROL_PREFIX, ENVD_PORT, INIT_PATH};
+use protocol::headers::TRAFFIC_ACCESS_TOKEN;
+use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+use crate::body::{self, Body};
+use crate::query;
+use crate::routing::Target;
+use crate::server::App;
+use connections::Connections;
+use refusal::{Refusal, Style};
+
+pub(crate) use passing::Passing;
+pub(crate) use signed::serve_signed_file;
+
+/// What the edge keeps between requests.
+pub(crate) struct Edge {
+    connections: Connections,
+    /// Tunnels and connections to sandboxes; they end with `end` at the latest.
+    tasks: TaskTracker,
+    end: CancellationToken,
+}
+
+impl Edge {
+    pub(crate) fn new(tasks: TaskTracker, end: CancellationToken) -> Self {
+        Self { connections: Connections::default(), tasks, end }
+    }
+}
+
+/// Answers a request for a port of a sandbox.
+pub(crate) async fn serve(app: &Arc<App>, target: Target, request: Request<Incoming>) -> Response<Body> {
+    let style = Style::of(request.headers());
+    if target.port == ENVD_PORT && is_control_route(request.uri().path()) {
+        return refusal::control_route(request.uri().path());
+    }
+    match reach(app, &target, request.headers()).await {
+        Ok(live) => forward::forward(app, &live, &target, request, style).await,
+        Err(refusal) => refusal.answer(&target, style),
+    }
+}
+
+/// Finds the way into the sandbox; wakes it when it wishes so and the caller may.
+async fn reach(app: &App, target: &Target, headers: &http::HeaderMap) -> Result<Arc<Live>, Refusal> {
+    let (record, gate) = app.node.gate(&target.id).ok_or(Refusal::NotFound)?;
+    if target.port != ENVD_PORT
+        && let Some(token) = &record.traffic_token
+    {
+        let given = headers.get(TRAFFIC_ACCESS_TOKEN).ok_or(Refusal::TrafficTokenMissing)?;
+        if !bool::from(given.as_bytes().ct_eq(token.reveal().as_bytes())) {
+            return Err(Refusal::TrafficTokenWrong);
+        }
+    }
+    match gate {
+        Gate::Open(live) => Ok(live),
+        Gate::Changing => Err(Refusal::Changing),
+        Gate::Closed => Err(Refusal::NotFound),
+        Gate::Asleep => match app.node.wake(&target.id).await {
+            Ok(live) => Ok(live),
+            Err(SandboxError::NotFound(_) | SandboxError::NotRunning { .. }) => Err(Refusal::NotFound),
+            Err(SandboxError::Full { .. }) => Err(Refusal::Full),
+            Err(error) => {
+                warn!(sandbox = %target.id, %error, "traffic could not wake the sandbox");
+                Err(Refusal::CannotWake)
+            }
+        },
+    }
+}
+
+/// Routes of the guest that only the host may use, and those of envd that ours does not have.
+fn is_control_route(path: &str) -> bool {
+    const ROUTES: [&str; 7] = [INIT_PATH, "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"];
+    // However the path is written, the guest must not be the first to understand it.
+    let decoded = query::decode(path);
+    let parts: Vec<&str> = decoded.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let plain = format!("/{}", parts.join("/"));
+    ROUTES.contains(&plain.as_str()) || format!("{plain}/").starts_with(CONTROL_PREFIX) || parts.contains(&"..")
+}
+
+/// What envd says to browsers that ask whether they may call it.
+pub(crate) fn allow_preflight(request: &Request<Incoming>) -> Response<Body> {
+    let mut response = body::empty(StatusCode::NO_CONTENT);
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    let methods = HeaderValue::from_static("HEAD, GET, POST, PUT, PATCH, DELETE");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("7200"));
+    if let Some(wanted) = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_routes_are_recognised_however_they_are_written() {
+        for path in
+            ["/init", "//init", "/init/", "/%69nit", "/./init", "/sandbar/lease", "/sandbar", "/x/../init", "/upgrade"]
+        {
+            assert!(is_control_route(path), "{path}");
+        }
+        for path in ["/", "/health", "/files", "/initial", "/sandbarista", "/process.Process/Start"] {
+            assert!(!is_control_route(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Why the edge does not lead on, as JSON for programs and as a page for people.
+//!
+//! SDKs decide by the texts: "was not found" means not running, "port is not open" means running but out of reach.
+
+use http::{HeaderMap, Response, StatusCode, header};
+use serde::Serialize;
+
+use crate::body::{self, Body};
+use crate::routing::Target;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    NotFound,
+    PortClosed,
+    /// The port accepted and hung up without an answer.
+    NoAnswer,
+    TrafficTokenMissing,
+    TrafficTokenWrong,
+    Changing,
+    Full,
+    CannotWake,
+}
+
+/// How a client wants to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    Json,
+    Page,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire<'a> {
+    sandbox_id: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    code: u16,
+}
+
+impl Refusal {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::NotFound | Self::PortClosed | Self::NoAnswer | Self::CannotWake => StatusCode::BAD_GATEWAY,
+            Self::TrafficTokenMissing | Self::TrafficTokenWrong => StatusCode::FORBIDDEN,
+            Self::Changing => StatusCode::CONFLICT,
+            Self::Full => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
+    fn message(self) -> &'static str {
+        match self {
+            Self::NotFound => "The sandbox was not found",
+            Self::PortClosed => "The sandbox is running but port is not open",
+            Self::NoAnswer => "The sandbox closed the connection without an answer",
+            Self::TrafficTokenMissing => "The sandbox is private: header e2b-traffic-access-token is missing",
+            Self::TrafficTokenWrong => "The sandbox is private: header e2b-traffic-access-token is wrong",
+            Self::Changing => "The sandbox is being paused or resumed",
+            Self::Full => "The sandbox cannot be resumed: the machine has no room for it",
+            Self::CannotWake => "The sandbox could not be resumed",
+        }
+    }
+
+    pub(super) fn answer(self, target: &Target, style: Style) -> Response<Body> {
+        let (status, message) = (self.status(), self.message());
+        match style {
+            Style::Json => body::json(
+                status,
+                &Wire {
+                    sandbox_id: target.id.as_str(),
+                    message,
+                    port: (self == Self::PortClosed).then_some(target.port),
+                    code: status.as_u16(),
+                },
+            ),
+            // The ID is letters and digits, and the rest is ours: nothing to escape.
+            Style::Page => {
+                let Target { id, port } = target;
+                let page = format!(
+                    "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{message}</title>\
+                     <style>body{{font:16px/1.5 system-ui;margin:15vh auto;max-width:32em;padding:0 1em}}\
+                     code{{font-size:.9em}}</style><h1>{message}</h1>\
+                     <p>Sandbox <code>{id}</code>, port <code>{port}</code>.</p></html>"
+                );
+                body::whole(status, "text/html; charset=utf-8", page)
+            }
+        }
+    }
+}
+
+impl Style {
+    /// A page only for what looks like a browser going somewhere.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+        let accept = text(header::ACCEPT.as_str());
+        let wants_json = accept.contains("json") && !accept.contains("html");
+        let scripted = ["cors", "no-cors", "same-origin", "websocket"].contains(&text("sec-fetch-mode"));
+        let browser = text(header::USER_AGENT.as_str()).starts_with("Mozilla/");
+        let json = wants_json || scripted || headers.contains_key("x-requested-with") || !browser;
+        if json { Self::Json } else { Self::Page }
+    }
+}
+
+/// A route of the guest that is not for the outside.
+pub(super) fn control_route(path: &str) -> Response<Body> {
+    #[derive(Serialize)]
+    struct Wire<'a> {
+        message: &'a str,
+        path: &'a str,
+        code: u16,
+    }
+    body::json(StatusCode::NOT_FOUND, &Wire { message: "Not found", path, code: 404 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(headers: &[(&'static str, &'static str)], expected: Style) {
+        let headers: HeaderMap = headers
+            .iter()
+            .map(|(name, value)| (name.parse().expect("a name"), value.parse().expect("a value")))
+            .collect();
+        assert_eq!(Style::of(&headers), expected, "{headers:?}");
+    }
+
+    #[test]
+    fn only_navigating_browsers_get_a_page() {
+        let browser = ("user-agent", "Mozilla/5.0 (X11; Linux)");
+        check(&[], Style::Json);
+        check(&[("user-agent", "curl/8")], Style::Json);
+        check(&[browser], Style::Page);
+        check(&[browser, ("accept", "text/html,application/json")], Style::Page);
+        check(&[browser, ("accept", "application/json")], Style::Json);
+        check(&[browser, ("sec-fetch-mode", "cors")], Style::Json);
+        check(&[browser, ("sec-fetch-mode", "navigate")], Style::Page);
+        check(&[browser, ("x-requested-with", "XMLHttpRequest")], Style::Json);
+    }
+}

@@ -1,0 +1,169 @@
+//! Which plane a request is for. One listener serves both, so the order of the questions matters:
+//!
+//! 1. a host name `<port>-<id>.…` names a port of a sandbox;
+//! 2. the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port` do, too, except on calls of the control plane: old SDKs send
+//!    them there as well;
+//! 3. `/files` without either is a signed URL, whose signature tells the sandbox;
+//! 4. everything else is the control plane's.
+
+use http::{Method, header, request};
+use node::SandboxId;
+use protocol::guest::ENVD_PORT;
+use protocol::headers::{API_KEY, SANDBOX_ID, SANDBOX_PORT};
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Plane {
+    Edge(Target),
+    SignedFile,
+    /// A browser asks whether it may call a sandbox. It cannot say yet which one, and the answer is the same for all.
+    Preflight,
+    Control,
+    /// 400 with this text.
+    Refused(&'static str),
+}
+
+/// A port of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub id: SandboxId,
+    pub port: u16,
+}
+
+const INVALID_HOST: &str = "Invalid host";
+const MISSING_HEADER: &str = "missing header";
+const INVALID_PORT: &str = "invalid sandbox port";
+const INVALID_ID: &str = "invalid sandbox id";
+
+pub(crate) fn plane(request: &request::Parts) -> Plane {
+    if let Some(plane) = by_host(host(request)) {
+        return plane;
+    }
+    let header = |name| request.headers.get(name).map(|value| value.to_str().unwrap_or(""));
+    match (header(SANDBOX_ID), header(SANDBOX_PORT)) {
+        (None, None) => {}
+        (id, port) if request.headers.contains_key(API_KEY) && is_control(request.uri.path(), port) => {
+            tracing::trace!(?id, "a control call with routing headers");
+            return Plane::Control;
+        }
+        (Some(id), Some(port)) => {
+            let (Ok(id), Some(port)) = (id.parse(), parse_port(port)) else {
+                return Plane::Refused(if parse_port(port).is_none() { INVALID_PORT } else { INVALID_ID });
+            };
+            return Plane::Edge(Target { id, port });
+        }
+        _ => return Plane::Refused(MISSING_HEADER),
+    }
+    let is_file = request.uri.path() == "/files";
+    if request.method == Method::OPTIONS && request.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
+        let wanted = header(header::ACCESS_CONTROL_REQUEST_HEADERS.as_str()).unwrap_or("").to_ascii_lowercase();
+        if is_file || wanted.contains(SANDBOX_ID) {
+            return Plane::Preflight;
+        }
+    }
+    if is_file { Plane::SignedFile } else { Plane::Control }
+}
+
+/// The authority of an HTTP/2 request or an absolute URL, else the `Host` header.
+pub(crate) fn host(request: &request::Parts) -> &str {
+    let named = request.uri.authority().map(http::uri::Authority::as_str);
+    named.or_else(|| request.headers.get(header::HOST)?.to_str().ok()).unwrap_or("")
+}
+
+fn by_host(host: &str) -> Option<Plane> {
+    let name = host.split(':').next().unwrap_or("");
+    let label = name.split('.').next().unwrap_or("");
+    let (port, rest) = label.split_once('-')?;
+    if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let id = rest.split('-').next().unwrap_or("").to_ascii_lowercase();
+    Some(match (parse_port(port), id.parse()) {
+        (Some(port), Ok(id)) if name.contains('.') => Plane::Edge(Target { id, port }),
+        _ => Plane::Refused(INVALID_HOST),
+    })
+}
+
+fn parse_port(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port| *port != 0)
+}
+
+/// Calls that the guest does not have and the control plane does.
+fn is_control(path: &str, port: Option<&str>) -> bool {
+    let for_guest = port.is_none_or(|port| parse_port(port) == Some(ENVD_PORT));
+    let path = path.strip_prefix("/v2").unwrap_or(path);
+    for_guest && path.strip_prefix("/sandboxes").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn route(line: &str, headers: &[(&str, &str)]) -> Plane {
+        let (method, uri) = line.split_once(' ').expect("METHOD URI");
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        plane(&request.body(()).expect("a request").into_parts().0)
+    }
+
+    fn edge(id: &str, port: u16) -> Plane {
+        Plane::Edge(Target { id: id.parse().expect("an ID"), port })
+    }
+
+    #[test]
+    fn hosts_lead_to_ports() {
+        let by_host = |host| route("GET /", &[("host", host)]);
+        assert_eq!(by_host("8000-iabc.localhost:4980"), edge("iabc", 8000));
+        assert_eq!(by_host("8000-iabc-client.sandbox.test"), edge("iabc", 8000));
+        assert_eq!(by_host("8000-IABC.localhost"), edge("iabc", 8000));
+        assert_eq!(by_host("8000-iabc"), Plane::Refused("Invalid host"));
+        assert_eq!(by_host("99999-iabc.localhost"), Plane::Refused("Invalid host"));
+        assert_eq!(by_host("8000-.localhost"), Plane::Refused("Invalid host"));
+        for host in ["localhost:4980", "127.0.0.1:4980", "[::1]:4980", "my-host.test", "sandbox.test", ""] {
+            assert_eq!(by_host(host), Plane::Control, "{host}");
+        }
+        assert_eq!(route("GET http://8000-iabc.localhost/x", &[]), edge("iabc", 8000));
+    }
+
+    #[test]
+    fn headers_lead_to_ports() {
+        let id = ("e2b-sandbox-id", "iabc");
+        assert_eq!(route("GET /health", &[id, ("e2b-sandbox-port", "49983")]), edge("iabc", 49983));
+        assert_eq!(route("GET /health", &[id]), Plane::Refused("missing header"));
+        assert_eq!(route("GET /health", &[("e2b-sandbox-port", "1")]), Plane::Refused("missing header"));
+        assert_eq!(route("GET /", &[id, ("e2b-sandbox-port", "0")]), Plane::Refused("invalid sandbox port"));
+        assert_eq!(route("GET /", &[id, ("e2b-sandbox-port", "x")]), Plane::Refused("invalid sandbox port"));
+        let bad = ("e2b-sandbox-id", "I_");
+        assert_eq!(route("GET /", &[bad, ("e2b-sandbox-port", "1")]), Plane::Refused("invalid sandbox id"));
+    }
+
+    #[test]
+    fn old_sdks_send_routing_headers_to_the_control_plane() {
+        let pair = [("e2b-sandbox-id", "iabc"), ("e2b-sandbox-port", "49983"), ("x-api-key", "k")];
+        assert_eq!(route("POST /sandboxes/iabc/connect", &pair), Plane::Control);
+        assert_eq!(route("POST /v2/sandboxes/iabc/connect", &pair), Plane::Control);
+        assert_eq!(route("POST /sandboxes/iabc/connect", &pair[..2]), edge("iabc", 49983));
+        let other_port = [("e2b-sandbox-id", "iabc"), ("e2b-sandbox-port", "3000"), ("x-api-key", "k")];
+        assert_eq!(route("GET /sandboxes", &other_port), edge("iabc", 3000));
+    }
+
+    #[test]
+    fn files_without_a_sandbox_are_signed() {
+        assert_eq!(route("GET /files?path=a&signature=s", &[("host", "localhost")]), Plane::SignedFile);
+        assert_eq!(route("POST /files", &[]), Plane::SignedFile);
+        assert_eq!(route("GET /filesystem", &[]), Plane::Control);
+    }
+
+    #[test]
+    fn browsers_ask_first() {
+        let ask = |uri: &str, headers| {
+            let asked = [("access-control-request-method", "POST"), ("access-control-request-headers", headers)];
+            route(&format!("OPTIONS {uri}"), &asked)
+        };
+        assert_eq!(ask("/files?path=a", "content-type"), Plane::Preflight);
+        assert_eq!(ask("/process.Process/Start", "content-type,e2b-sandbox-id"), Plane::Preflight);
+        assert_eq!(ask("/sandboxes", "x-api-key"), Plane::Control);
+    }
+}

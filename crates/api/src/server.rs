@@ -1,0 +1,112 @@
+//! The listener: accepts, serves HTTP/1.1 and cleartext HTTP/2 with upgrades, and stops in good order.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use node::Node;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use crate::ApiConfig;
+use crate::body::{self, Body};
+use crate::control;
+use crate::edge::{self, Edge};
+use crate::routing::{Plane, plane};
+
+/// SDKs keep idle connections for 300 s, and real edges for 600 s; ours end last.
+const IDLE_PATIENCE: Duration = Duration::from_secs(900);
+/// Between the wish to stop and the end of what is still being answered.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// Lets large transfers move in large pieces.
+pub(crate) const BUFFER_BYTES: usize = 512 << 10;
+/// After an accept that failed, for example for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What every request may need.
+pub(crate) struct App {
+    pub node: Arc<Node>,
+    pub config: ApiConfig,
+    pub edge: Edge,
+}
+
+/// Serves `node` on `listener` until `stop`, then ends what still runs within a few seconds.
+pub async fn serve(
+    listener: TcpListener,
+    node: Arc<Node>,
+    config: ApiConfig,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let tasks = TaskTracker::new();
+    // Tunnels and connections to sandboxes end with this; what is being answered gets STOP_PATIENCE first.
+    let end = CancellationToken::new();
+    let app = Arc::new(App { node, config, edge: Edge::new(tasks.clone(), end.clone()) });
+    let mut connections = JoinSet::new();
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok((stream, _)) => {
+                connections.spawn(serve_connection(stream, Arc::clone(&app), stop.clone()));
+            }
+            Err(error) => {
+                warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+        while connections.try_join_next().is_some() {} // Forget the finished ones.
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {} // Each ends within STOP_PATIENCE.
+    end.cancel();
+    tasks.close();
+    tasks.wait().await;
+    Ok(())
+}
+
+async fn serve_connection(stream: TcpStream, app: Arc<App>, stop: CancellationToken) {
+    if let Err(error) = stream.set_nodelay(true) {
+        debug!(%error, "the client is gone already");
+        return;
+    }
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE).max_buf_size(BUFFER_BYTES);
+    builder.http2().timer(TokioTimer::new()).adaptive_window(true);
+    let service = service_fn(move |request| answer(Arc::clone(&app), request));
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(STOP_PATIENCE, connection).await {
+                Ok(result) => result,
+                Err(_) => return debug!("cut a connection that did not end in time"),
+            }
+        }
+    };
+    if let Err(error) = result {
+        // Clients that go away and sandboxes that are cut end here: the normal course of things.
+        debug!(%error, "a connection ended early");
+    }
+}
+
+async fn answer(app: Arc<App>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let (parts, content) = request.into_parts();
+    let plane = plane(&parts);
+    let request = Request::from_parts(parts, content);
+    Ok(match plane {
+        Plane::Edge(target) => edge::serve(&app, target, request).await,
+        Plane::SignedFile => edge::serve_signed_file(&app, request).await,
+        Plane::Preflight => edge::allow_preflight(&request),
+        Plane::Control => control::serve(&app, request).await,
+        Plane::Refused(text) => body::text(http::StatusCode::BAD_REQUEST, text),
+    })
+}
