@@ -32,8 +32,8 @@ pub(super) struct Device {
 pub(super) fn set_up(netns: BorrowedFd<'_>) -> io::Result<Device> {
     inside(netns, || {
         let tun = open_when_free()?;
-        let index = rustix::net::netdevice::name_to_index(&tun, NAME)?;
         let mut netlink = Netlink::open()?;
+        let index = netlink.index(NAME)?;
         netlink.set_up(index, Some(MTU))?;
         let v4 = Link { address: SANDBOX_V4.into(), prefix: PREFIX_V4, gateway: GATEWAY_V4.into() };
         netlink.configure(index, &v4)?;

@@ -343,7 +343,8 @@ impl Server {
     /// Tells the sender of a frame that it goes no further.
     fn refuse(&self, frame: &[u8], why: Unreachable) {
         let Some(original) = frame.get(VNET..) else { return };
-        let from = if original.first().is_some_and(|first| first >> 4 == 4) { GATEWAY_V4.into() } else { GATEWAY_V6.into() };
+        let from =
+            if original.first().is_some_and(|first| first >> 4 == 4) { GATEWAY_V4.into() } else { GATEWAY_V6.into() };
         if let Some(answer) = packet::unreachable(original, from, why) {
             self.tun.send(&answer);
         }

@@ -87,9 +87,15 @@ mod tests {
 
     #[test]
     fn servers_are_read_from_resolv_conf() {
-        check("# comment\nsearch corp\nnameserver 10.0.0.1\nnameserver\t127.0.0.53 # stub\n", &["10.0.0.1:53", "127.0.0.53:53"]);
+        check(
+            "# comment\nsearch corp\nnameserver 10.0.0.1\nnameserver\t127.0.0.53 # stub\n",
+            &["10.0.0.1:53", "127.0.0.53:53"],
+        );
         check("nameserver fe80::1%7\nnameserver ::1\nnameserver nonsense\n", &["[fe80::1%7]:53", "[::1]:53"]);
-        check("nameserver 1.1.1.1\nnameserver 1.1.1.2\nnameserver 1.1.1.3\nnameserver 1.1.1.4", &["1.1.1.1:53", "1.1.1.2:53", "1.1.1.3:53"]);
+        check(
+            "nameserver 1.1.1.1\nnameserver 1.1.1.2\nnameserver 1.1.1.3\nnameserver 1.1.1.4",
+            &["1.1.1.1:53", "1.1.1.2:53", "1.1.1.3:53"],
+        );
         check("nameservers 1.1.1.1\noptions edns0", &["127.0.0.1:53"]);
         check("", &["127.0.0.1:53"]);
     }

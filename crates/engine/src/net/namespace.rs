@@ -17,10 +17,7 @@ use tokio::sync::oneshot;
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs `work` on a new thread inside `netns`. The thread ends with it, so it need not find its way back.
-pub(super) fn inside<T: Send>(
-    netns: BorrowedFd<'_>,
-    work: impl FnOnce() -> io::Result<T> + Send,
-) -> io::Result<T> {
+pub(super) fn inside<T: Send>(netns: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let visitor = thread::Builder::new().name("netns".into()).spawn_scoped(scope, || {
             enter(netns)?;

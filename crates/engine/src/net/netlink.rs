@@ -55,6 +55,10 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
+    pub(super) fn index(&self, device: &str) -> io::Result<u32> {
+        Ok(rustix::net::netdevice::name_to_index(&self.socket, device)?)
+    }
+
     /// Sets a device up, with the given MTU if any.
     pub(super) fn set_up(&mut self, index: u32, mtu: Option<u32>) -> io::Result<()> {
         let mut body = Vec::with_capacity(32);

@@ -352,3 +352,6 @@ fn fold(mut sum: u64) -> u16 {
     }
     sum as u16
 }
+
+#[cfg(test)]
+mod tests;

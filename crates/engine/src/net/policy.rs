@@ -16,6 +16,8 @@ pub(super) enum Denied {
     Loopback,
     LinkLocal,
     Metadata,
+    /// An address of the link between a sandbox and its gateway, which means nothing elsewhere.
+    OwnLink,
     /// Multicast, broadcast, unspecified, or reserved: not one machine's address.
     NotAMachine,
     Private,
@@ -28,6 +30,7 @@ impl fmt::Display for Denied {
             Denied::Loopback => "a loopback address",
             Denied::LinkLocal => "a link-local address",
             Denied::Metadata => "a cloud's metadata service",
+            Denied::OwnLink => "an address of the sandbox's own link",
             Denied::NotAMachine => "a group or reserved address",
             Denied::Private => "a private address that is not allowed",
         })
@@ -79,7 +82,9 @@ pub(super) fn name_is_allowed(name: &str, config: &EgressConfig) -> bool {
                 .len()
                 .checked_sub(suffix.len())
                 .and_then(|start| Some((name.get(..start)?, name.get(start..)?)))
-                .is_some_and(|(label, rest)| label.len() > 1 && label.ends_with('.') && rest.eq_ignore_ascii_case(suffix)),
+                .is_some_and(|(label, rest)| {
+                    label.len() > 1 && label.ends_with('.') && rest.eq_ignore_ascii_case(suffix)
+                }),
             None => name.eq_ignore_ascii_case(pattern),
         }
     })
@@ -93,6 +98,7 @@ enum Reach {
 
 fn classify_v4(address: Ipv4Addr) -> Reach {
     match address.octets() {
+        [192, 0, 0, 0..=7] => Reach::Never(Denied::OwnLink),
         [127, ..] => Reach::Never(Denied::Loopback),
         [169, 254, ..] => Reach::Never(Denied::LinkLocal),
         // Azure's and Alibaba's platform services look like ordinary addresses.
@@ -104,16 +110,15 @@ fn classify_v4(address: Ipv4Addr) -> Reach {
 }
 
 /// AWS and Google, over IPv6.
-const METADATA_V6: [Ipv6Addr; 2] = [
-    Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254),
-    Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254),
-];
+const METADATA_V6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254)];
 
 fn classify_v6(address: Ipv6Addr) -> Reach {
     if METADATA_V6.contains(&address) {
         return Reach::Never(Denied::Metadata);
     }
     match address.segments() {
+        [0xfd73, 0x616e, 0x6462, 0x6172, ..] => Reach::Never(Denied::OwnLink),
         [0, 0, 0, 0, 0, 0, 0, 1] => Reach::Never(Denied::Loopback),
         // Mapped and compatible addresses mean IPv4 inside a machine; on the wire they are a disguise.
         [0, 0, 0, 0, 0, _, _, _] => Reach::Never(Denied::NotAMachine),
@@ -140,6 +145,7 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{IpNet, PREFIX_V4, PREFIX_V6, SANDBOX_V4, SANDBOX_V6};
     use super::*;
 
     fn verdict(address: &str, config: &EgressConfig, named: Named) -> Result<(), Denied> {
@@ -174,17 +180,43 @@ mod tests {
         never(Denied::LinkLocal, &["169.254.0.1", "169.254.169.254", "169.254.170.2", "fe80::1", "febf::1"]);
         never(Denied::LinkLocal, &["64:ff9b::169.254.169.254"]);
         never(Denied::Metadata, &["168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254"]);
+        never(
+            Denied::OwnLink,
+            &["192.0.0.0", "192.0.0.3", "192.0.0.7", "64:ff9b::192.0.0.1", "fd73:616e:6462:6172::1"],
+        );
         never(Denied::NotAMachine, &["0.0.0.0", "0.1.2.3", "224.0.0.251", "239.255.255.250", "240.0.0.1"]);
         never(Denied::NotAMachine, &["255.255.255.255", "::", "ff02::1", "::ffff:127.0.0.1", "::ffff:1.1.1.1"]);
         never(Denied::NotAMachine, &["::127.0.0.1", "::8.8.8.8"]);
     }
 
     #[test]
+    fn the_whole_link_is_denied() {
+        let links = [IpNet::new(SANDBOX_V4.into(), PREFIX_V4), IpNet::new(SANDBOX_V6.into(), PREFIX_V6)];
+        for link in links {
+            let link = link.unwrap();
+            never(Denied::OwnLink, &[&link.network().to_string(), &link.broadcast().to_string()]);
+        }
+    }
+
+    #[test]
     fn public_addresses_are_reachable() {
         for address in [
-            "1.1.1.1", "8.8.8.8", "192.0.2.1", "198.51.100.7", "203.0.113.8", "172.15.0.1", "172.32.0.1", "100.63.0.1",
-            "100.128.0.1", "198.18.0.1", "192.0.1.1", "223.255.255.254", "2606:4700::1111", "2001:db8::1",
-            "64:ff9b::8.8.8.8", "2002:808:808::1",
+            "1.1.1.1",
+            "8.8.8.8",
+            "192.0.2.1",
+            "198.51.100.7",
+            "203.0.113.8",
+            "172.15.0.1",
+            "172.32.0.1",
+            "100.63.0.1",
+            "100.128.0.1",
+            "198.18.0.1",
+            "192.0.1.1",
+            "223.255.255.254",
+            "2606:4700::1111",
+            "2001:db8::1",
+            "64:ff9b::8.8.8.8",
+            "2002:808:808::1",
         ] {
             assert_eq!(verdict(address, &EgressConfig::default(), Named::No), Ok(()), "{address}");
         }
@@ -194,8 +226,21 @@ mod tests {
     fn private_addresses_need_an_allowed_range_or_name() {
         let one_range = EgressConfig { allow_ranges: vec!["10.2.0.0/16".parse().unwrap()], ..EgressConfig::default() };
         for address in [
-            "10.0.0.1", "10.255.255.53", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1", "100.127.0.1",
-            "192.0.0.1", "192.0.0.192", "fc00::1", "fdff::1", "fec0::1", "64:ff9b::10.0.0.1", "64:ff9b:1::1.1.1.1", "2002:a00:1::1",
+            "10.0.0.1",
+            "10.255.255.53",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "100.64.0.1",
+            "100.127.0.1",
+            "192.0.0.8",
+            "192.0.0.192",
+            "fc00::1",
+            "fdff::1",
+            "fec0::1",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b:1::1.1.1.1",
+            "2002:a00:1::1",
         ] {
             assert_eq!(verdict(address, &EgressConfig::default(), Named::No), Err(Denied::Private), "{address}");
             assert_eq!(verdict(address, &one_range, Named::No), Err(Denied::Private), "{address}, another range");
@@ -215,8 +260,15 @@ mod tests {
             assert!(name_is_allowed(name, &config), "{name}");
         }
         for name in [
-            "a.registry.corp", "registry.corp.evil", "xregistry.corp", "internal.example", ".internal.example",
-            "evilinternal.example", "", ".", "é.example",
+            "a.registry.corp",
+            "registry.corp.evil",
+            "xregistry.corp",
+            "internal.example",
+            ".internal.example",
+            "evilinternal.example",
+            "",
+            ".",
+            "é.example",
         ] {
             assert!(!name_is_allowed(name, &config), "{name}");
         }

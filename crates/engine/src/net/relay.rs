@@ -54,7 +54,8 @@ async fn carry(inside: &TcpStream, outside: &TcpStream) -> io::Result<()> {
             (Turn::Yielded, _) | (_, Turn::Yielded) => return Poll::Pending,
             _ => {}
         }
-        let broken = broken_inside.as_mut().poll(context).is_ready() || broken_outside.as_mut().poll(context).is_ready();
+        let broken =
+            broken_inside.as_mut().poll(context).is_ready() || broken_outside.as_mut().poll(context).is_ready();
         if broken { Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())) } else { Poll::Pending }
     })
     .await

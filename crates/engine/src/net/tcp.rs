@@ -101,7 +101,9 @@ impl Flows {
             Some((port, flow)) if segment.flags.opens() => match flow.state {
                 // The answer to the first packet is still awaited, or was lost.
                 State::Dialling { .. } if flow.first == segment.sequence => Outbound::Ignore,
-                State::Ready { .. } | State::Relaying { .. } if flow.first == segment.sequence => Outbound::Forward(port),
+                State::Ready { .. } | State::Relaying { .. } if flow.first == segment.sequence => {
+                    Outbound::Forward(port)
+                }
                 // The program has given the connection up, and its port serves another.
                 _ => {
                     self.remove(port);
@@ -195,7 +197,9 @@ impl Flows {
     /// Ends the flow that a task served which did not end by itself.
     pub(super) fn remove_by_task(&mut self, task: tokio::task::Id) {
         let port = self.flows.iter().find_map(|(port, flow)| match &flow.state {
-            State::Dialling { task: serving, .. } | State::Relaying { task: serving } if serving.id() == task => Some(*port),
+            State::Dialling { task: serving, .. } | State::Relaying { task: serving } if serving.id() == task => {
+                Some(*port)
+            }
             _ => None,
         });
         if let Some(port) = port {
@@ -268,3 +272,6 @@ impl From<&io::Error> for DialFailure {
 pub(super) fn gateway(like: IpAddr) -> IpAddr {
     if like.is_ipv4() { GATEWAY_V4.into() } else { GATEWAY_V6.into() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::SendFlags;
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 
@@ -93,19 +94,30 @@ impl Flow {
     /// Carries what the target sends, until the flow is idle.
     pub(super) async fn receive(self: Arc<Self>, tun: Arc<Tun>) -> Arc<Self> {
         while let Some(left) = IDLE.checked_sub(self.last_activity().elapsed()) {
-            if tokio::time::timeout(left, self.socket.readable()).await.is_ok() {
-                for _ in 0..TURN {
-                    match self.receive_one(&tun) {
-                        Ok(()) => self.touch(),
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                        Err(error) => {
-                            self.tell(&error, &tun);
-                        }
+            let ready = self.socket.ready(Interest::READABLE | Interest::ERROR);
+            let Ok(Ok(ready)) = tokio::time::timeout(left, ready).await else { continue };
+            if ready.is_error() {
+                let _ = self.socket.try_io(Interest::ERROR, || self.report(&tun));
+            }
+            for _ in 0..TURN {
+                match self.receive_one(&tun) {
+                    Ok(()) => self.touch(),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => {
+                        self.tell(&error, &tun);
                     }
                 }
             }
         }
         self
+    }
+
+    /// Passes on an error that waits at the socket. `WouldBlock` lets the runtime wait for the next one.
+    fn report(&self, tun: &Tun) -> io::Result<()> {
+        if let Some(error) = self.socket.take_error()? {
+            self.tell(&error, tun);
+        }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     fn receive_one(&self, tun: &Tun) -> io::Result<()> {

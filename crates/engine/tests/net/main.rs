@@ -1,0 +1,13 @@
+//! The way out of a sandbox and the way in to its ports, driven with real sockets through real devices.
+//!
+//! Needs root, `unshare` and `nsenter` from util-linux, and `ip` from iproute2.
+
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
+
+mod dns;
+mod inward;
+mod lab;
+mod reach;
+mod tcp;
+mod throughput;
+mod udp;
