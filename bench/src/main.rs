@@ -1,0 +1,82 @@
+//! Measures a Sandbar server against what the same machine does without one, in the same run.
+//!
+//! Every figure that has a baseline is taken alternately with it, round by round, so that a busy machine slows both;
+//! the targets are ratios of medians. The client is a blocking one over one kept connection, to cost next to nothing.
+
+mod baseline;
+mod http;
+mod measure;
+mod report;
+mod sandbox;
+mod server;
+mod stats;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+
+use crate::measure::Plan;
+use crate::report::Report;
+use crate::server::Server;
+
+/// Measures a Sandbar server and compares it with its targets.
+#[derive(Debug, Parser)]
+#[command(after_help = "Examples:\n  sandbar-bench --server target/release/sandbar --write bench/RESULTS.md\n  \
+                        sandbar-bench --server target/release/sandbar --quick --json")]
+struct Args {
+    /// The sandbar executable to start for this run; it needs root.
+    #[arg(long)]
+    server: PathBuf,
+    /// Where the server keeps its data during the run; on the file system whose speed matters to you.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Few rounds, and only limits that no working server misses.
+    #[arg(long)]
+    quick: bool,
+    /// Fail when a target is missed.
+    #[arg(long)]
+    check: bool,
+    /// Print the figures as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Keep the figures and the method in this file.
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Only the measurements whose name contains this: create, run, transfer, pause, density.
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("sandbar-bench: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let plan = if args.quick { Plan::quick() } else { Plan::full() };
+    let server = Server::start(&args.server, args.data.as_deref())?;
+    let measured = measure::all(&server, &plan, &args.only);
+    // Whatever the measurements gave, the server and its sandboxes end first.
+    let closed = server.close();
+    let rows = measured?;
+    closed?;
+
+    let report = Report::new(rows, &plan, &args.server);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.table());
+    }
+    if let Some(path) = &args.write {
+        std::fs::write(path, report.document()).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let missed = if args.check { !report.targets_met() } else { !report.sane() };
+    Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

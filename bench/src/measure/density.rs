@@ -1,0 +1,116 @@
+//! What an idle sandbox costs: memory over many of them, and how fast they are made.
+
+use std::collections::HashSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::{Plan, Row, Target};
+use crate::sandbox::Sandbox;
+use crate::server::Server;
+use crate::stats::{Samples, millis};
+
+/// Time for freed and lazily counted memory to settle before it is read.
+const SETTLE: Duration = Duration::from_secs(2);
+
+pub(crate) fn density(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
+    // One made and killed first: what the first sandbox brings into memory for all others is not the price of one more.
+    Sandbox::create(server, server.connect()?)?.kill()?;
+    std::thread::sleep(SETTLE);
+    let available = available_memory()?;
+    let server_before = proportional_memory(server.pid())?;
+    let before = processes()?;
+
+    let started = Instant::now();
+    let mut creates = Samples::default();
+    let mut sandboxes = Vec::with_capacity(plan.sandboxes);
+    for _ in 0..plan.sandboxes {
+        let connection = server.connect()?;
+        let one = Instant::now();
+        sandboxes.push(Sandbox::create(server, connection)?);
+        creates.push(one.elapsed());
+    }
+    let took = started.elapsed();
+    for sandbox in &mut sandboxes {
+        sandbox.health()?;
+    }
+    std::thread::sleep(SETTLE);
+    let lost = available.saturating_sub(available_memory()?);
+    let grown = proportional_memory(server.pid())?.saturating_sub(server_before);
+    let young: u64 = processes()?.difference(&before).filter_map(|&pid| proportional_memory(pid).ok()).sum();
+
+    let ending = Instant::now();
+    let count = sandboxes.len();
+    for sandbox in sandboxes {
+        sandbox.kill()?;
+    }
+    let ended = ending.elapsed();
+
+    let each = |bytes: u64| bytes as f64 / count as f64 / (1024.0 * 1024.0);
+    let (by_machine, by_processes) = (each(lost), each(young + grown));
+    Ok(vec![
+        Row {
+            name: "memory per idle sandbox",
+            figure: format!("{by_machine:.2} MiB"),
+            baseline: format!("{by_processes:.2} MiB in processes"),
+            value: by_machine,
+            unit: "MiB",
+            target: Some(Target::AtMost { limit: 3.0, sane: 30.0 }),
+            method: format!(
+                "{count} sandboxes, idle after one `/health` each. `MemAvailable` before and after, divided: all that the \
+                 machine gives, kernel structures included. Beside it the sum of the proportional set size (PSS) of all \
+                 processes that are new since, plus the growth of the server's."
+            ),
+        },
+        Row {
+            name: "creates in a row",
+            figure: format!(
+                "{:.0} a second (median {}, p95 {})",
+                count as f64 / took.as_secs_f64(),
+                millis(creates.p50()),
+                millis(creates.p95())
+            ),
+            baseline: format!("{:.0} kills a second", count as f64 / ended.as_secs_f64()),
+            value: count as f64 / took.as_secs_f64(),
+            unit: "per s",
+            target: None,
+            method: format!(
+                "The {count} creates above, one after another, each on a new connection; then {count} kills."
+            ),
+        },
+    ])
+}
+
+fn available_memory() -> anyhow::Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    field(&text, "MemAvailable:").context("no MemAvailable in /proc/meminfo")
+}
+
+/// A process's share of the memory it maps.
+fn proportional_memory(pid: u32) -> anyhow::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    field(&text, "Pss:").context("no Pss in smaps_rollup")
+}
+
+/// The bytes of a line `NAME  N kB`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+fn processes() -> anyhow::Result<HashSet<u32>> {
+    let entries = fs::read_dir("/proc").context("cannot read /proc")?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_read_in_bytes() {
+        assert_eq!(field("MemTotal:  100 kB\nMemAvailable:   42 kB\n", "MemAvailable:"), Some(42 * 1024));
+        assert_eq!(field("MemTotal: 100 kB\n", "MemAvailable:"), None);
+    }
+}

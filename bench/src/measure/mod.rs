@@ -1,0 +1,92 @@
+//! The measurements: each gives rows with a figure, its baseline, its target and whether it is met.
+
+mod commands;
+mod density;
+mod pause;
+mod transfer;
+
+use serde::Serialize;
+
+use crate::server::Server;
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Plan {
+    pub(crate) quick: bool,
+    pub(crate) creates: usize,
+    pub(crate) runs: usize,
+    pub(crate) transfer_rounds: usize,
+    pub(crate) transfer_mib: usize,
+    pub(crate) pauses: usize,
+    pub(crate) sandboxes: usize,
+}
+
+impl Plan {
+    pub(crate) fn full() -> Self {
+        Self { quick: false, creates: 60, runs: 200, transfer_rounds: 7, transfer_mib: 256, pauses: 60, sandboxes: 200 }
+    }
+
+    pub(crate) fn quick() -> Self {
+        Self { quick: true, creates: 8, runs: 25, transfer_rounds: 3, transfer_mib: 64, pauses: 10, sandboxes: 20 }
+    }
+}
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) figure: String,
+    pub(crate) baseline: String,
+    /// What is compared with the target: a ratio, milliseconds, MiB.
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    pub(crate) target: Option<Target>,
+    /// What was done, for whoever repeats it.
+    pub(crate) method: String,
+}
+
+/// What a value must be, and what no working server exceeds even on a busy machine.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) enum Target {
+    AtMost { limit: f64, sane: f64 },
+    AtLeast { limit: f64, sane: f64 },
+}
+
+impl Row {
+    pub(crate) fn met(&self) -> bool {
+        match self.target {
+            Some(Target::AtMost { limit, .. }) => self.value <= limit,
+            Some(Target::AtLeast { limit, .. }) => self.value >= limit,
+            None => true,
+        }
+    }
+
+    pub(crate) fn sane(&self) -> bool {
+        match self.target {
+            Some(Target::AtMost { sane, .. }) => self.value <= sane,
+            Some(Target::AtLeast { sane, .. }) => self.value >= sane,
+            None => true,
+        }
+    }
+}
+
+type Step = fn(&Server, &Plan) -> anyhow::Result<Vec<Row>>;
+
+/// Runs the measurements whose name contains `only`, in an order that keeps the memory figure last.
+pub(crate) fn all(server: &Server, plan: &Plan, only: &str) -> anyhow::Result<Vec<Row>> {
+    let steps: [(&str, Step); 5] = [
+        ("create", commands::create),
+        ("run", commands::warm),
+        ("transfer", transfer::transfer),
+        ("pause", pause::pause),
+        ("density", density::density),
+    ];
+    let mut rows = Vec::new();
+    for (name, step) in steps {
+        if name.contains(only) {
+            eprintln!("measuring: {name}");
+            rows.extend(step(server, plan)?);
+        }
+    }
+    Ok(rows)
+}

@@ -1,0 +1,124 @@
+//! Starts the server under measurement on a free port, with data of its own, and ends it.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+
+use crate::http::{self, Connection};
+
+const START_DEADLINE: Duration = Duration::from_secs(120);
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Server {
+    child: Child,
+    data: TempDir,
+    pub(crate) address: SocketAddr,
+    pub(crate) key: String,
+}
+
+impl Server {
+    /// Starts `sandbar up --ephemeral` and waits until it says that it serves.
+    pub(crate) fn start(program: &Path, data: Option<&Path>) -> anyhow::Result<Self> {
+        let data = match data {
+            Some(parent) => TempDir::with_prefix_in("sandbar-bench-", parent),
+            None => TempDir::with_prefix("sandbar-bench-"),
+        }
+        .context("cannot make a data directory")?;
+        let mut command = Command::new(program);
+        command.args(["up", "--listen", "127.0.0.1:0", "--ephemeral", "--data"]).arg(data.path());
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("E2B_") || name.starts_with("SANDBAR_") {
+                command.env_remove(&*name);
+            }
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        match Self::ready(&mut child) {
+            Ok((address, key)) => Ok(Self { child, data, address, key }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error.context("the server did not become ready; `sandbar up` tells why"))
+            }
+        }
+    }
+
+    fn ready(child: &mut Child) -> anyhow::Result<(SocketAddr, String)> {
+        let output = child.stdout.take().context("the server has no output")?;
+        let (send, lines) = mpsc::channel();
+        // Reads on after the ready line too: a full pipe would stop the server. Ends with the server's output.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = send.send(line);
+            }
+        });
+        let end = Instant::now() + START_DEADLINE;
+        let mut key = None;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = lines.recv_timeout(left).context("no line `ready: …`")?;
+            if let Some((_, value)) = line.split_once("E2B_API_KEY=") {
+                key = value.split_whitespace().next().map(|key| key.trim_matches(['"', '\'']).to_owned());
+            }
+            if let Some(url) = line.strip_prefix("ready: ") {
+                return Ok((http::address(url.trim())?, key.context("no E2B_API_KEY before the ready line")?));
+            }
+        }
+    }
+
+    pub(crate) fn connect(&self) -> anyhow::Result<Connection> {
+        Connection::open(self.address)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A directory on the file system that holds the sandboxes' files, and what to call it.
+    ///
+    /// The pool is mounted in the server's own mount namespace, which `/proc/PID/root` shows to root.
+    pub(crate) fn pool_directory(&self) -> (PathBuf, &'static str) {
+        let inside = self.data.path().join("pool");
+        let relative = inside.strip_prefix("/").unwrap_or(&inside);
+        let seen = PathBuf::from(format!("/proc/{}/root", self.pid())).join(relative);
+        let probe = seen.join(".sandbar-bench-probe");
+        if std::fs::create_dir(&probe).is_ok() {
+            let _ = std::fs::remove_dir(&probe);
+            return (seen, "the pool's file system");
+        }
+        (self.data.path().to_owned(), "the data directory's file system (the pool was not reachable)")
+    }
+
+    /// Ends the server and with it every sandbox.
+    pub(crate) fn close(mut self) -> anyhow::Result<()> {
+        let pid = self.child.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().context("cannot signal the server")?;
+        let end = Instant::now() + STOP_DEADLINE;
+        while Instant::now() < end {
+            if self.child.try_wait()?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("the server did not end within {} s of SIGTERM", STOP_DEADLINE.as_secs())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // After `close` both do nothing; on the way out of an error they end what is left.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
