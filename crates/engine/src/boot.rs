@@ -23,11 +23,11 @@ use tracing::{debug, warn};
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy};
 use crate::error::EngineError;
 use crate::ids::{IDS, Range, Ranges};
-use crate::launch;
-use crate::launch::spec::{Channel, Overlay, Report, Spec};
+use crate::launch::spec::{Channel, Files, Overlay, Report, Spec};
+use crate::launch::{self, Stopwatch};
 use crate::machine::remove_socket;
 use crate::pool::{Pool, Volume};
-use crate::seccomp::Filters;
+use crate::seccomp;
 use crate::{Boot, EngineConfig, Instance, Limits, net, rootfs::Template};
 
 /// A boot takes milliseconds; on a machine that is overloaded by hundreds of them, seconds.
@@ -45,7 +45,7 @@ pub(crate) struct Workshop {
     pub(crate) hierarchy: Hierarchy,
     pub(crate) ranges: Ranges,
     guest: OwnedFd,
-    filters: OwnedFd,
+    filter: OwnedFd,
 }
 
 /// What a later server must know about a volume.
@@ -134,13 +134,9 @@ impl Workshop {
         fs::create_dir_all(&runtime)
             .and_then(|()| fs::set_permissions(&runtime, Permissions::from_mode(0o700)))
             .map_err(EngineError::io(format!("make {}", runtime.display())))?;
-        let filters = Filters::compile().map_err(|error| EngineError::Unsupported {
-            what: format!("a system-call filter ({error})"),
-            fix: "use an x86_64 or aarch64 machine".to_owned(),
-        })?;
         let make = |name, bytes: &[u8]| sealed_file(name, bytes).map_err(EngineError::io("make a memory file"));
-        let (guest, filters) = (make("sandbar-guest", config.guest)?, make("filters", &filters.encode())?);
-        Ok(Self { runtime, pool, hierarchy, ranges, guest, filters })
+        let (guest, filter) = (make("sandbar-guest", config.guest)?, make("filter", &seccomp::filter().bytes())?);
+        Ok(Self { runtime, pool, hierarchy, ranges, guest, filter })
     }
 
     pub(crate) fn socket_of(&self, name: &str) -> PathBuf {
@@ -153,21 +149,24 @@ impl Workshop {
         if !template.is_sound() {
             return Err(EngineError::Invalid("the template names no root, or one place twice".to_owned()));
         }
+        let mut watch = Stopwatch::start();
         let ids = self.ranges.take().map_err(EngineError::TooMany)?;
         let limit = u64::from(limits.disk_mb) << 20;
         let volume = self.pool.volume(&name, limit)?;
         let writable = prepare_volume(volume.path(), &template, limit)
             .map_err(EngineError::io(format!("prepare volume {name}")))?;
+        watch.mark("volume ready");
         let cgroup = self.hierarchy.create(&name, &limits).map_err(|error| match error {
             CgroupError::Exists(name) => EngineError::Running(name),
             error => error.into(),
         })?;
+        watch.mark("cgroup made");
         let socket = self.socket_of(&name);
         let spec = Spec {
-            id_base: ids.base(),
             id_count: IDS,
-            writable,
-            overlays: overlays_of(template),
+            cgroup_tasks: tasks_files(&cgroup),
+            cgroup_unified: cgroup.unified().map(Path::to_owned),
+            files: Files { id_base: ids.base(), writable, overlays: overlays_of(template) },
             hostname,
             boot_id,
             nameserver: internet.then_some(net::NAMESERVER),
@@ -175,7 +174,8 @@ impl Workshop {
         };
         let mut scaffold = Scaffold { name, cgroup, socket, ids: Some(ids), process: None, kept: false };
         let config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
-        let (instance, process, network) = self.launch(&scaffold, &spec, &config)?;
+        let (instance, process, network) = self.launch(&scaffold, &spec, &config, &mut watch)?;
+        debug!(sandbox = scaffold.name, marks = ?watch.marks, "boot, seen by the server");
         scaffold.process = Some(process);
         Ok(Started { instance, network, volume, scaffold })
     }
@@ -185,6 +185,7 @@ impl Workshop {
         scaffold: &Scaffold,
         spec: &Spec,
         config: &OwnedFd,
+        watch: &mut Stopwatch,
     ) -> Result<(Instance, OwnedFd, OwnedFd), EngineError> {
         let failed = |step: &str| {
             let step = step.to_owned();
@@ -194,11 +195,11 @@ impl Workshop {
         let (ours, theirs) = Channel::pair().map_err(failed("make a channel to the launcher"))?;
         let launcher = spawn_launcher(theirs).map_err(failed("spawn the launcher"))?;
         let mut launcher = Launcher(launcher);
-        // Before it has anything to do, so that all it makes is in there too.
-        scaffold.cgroup.add(launcher.0.id())?;
-        let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd(), self.filters.as_fd()];
+        watch.mark("launcher spawned");
+        let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd(), self.filter.as_fd()];
         ours.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
         let pid = follow(&ours, scaffold)?;
+        watch.mark("guest executed");
         launcher.0.wait().map_err(failed("wait for the launcher"))?;
         // Process 1 is our child and not reaped: the number cannot mean another.
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed("open process 1")(error.into()))?;
@@ -317,6 +318,13 @@ fn overlays_of(template: Template) -> Vec<Overlay> {
         Overlay { at: plan.at, lowers: plan.lowers, directory }
     };
     template.mounts.into_iter().map(overlay).collect()
+}
+
+/// Where a thread that writes `0` moves itself, and only itself. Moving a whole process, as `cgroup.procs` does, stops all forks of
+/// the machine for a grace period of the kernel, milliseconds each time.
+fn tasks_files(cgroup: &Cgroup) -> Vec<PathBuf> {
+    let first_version = |file: &PathBuf| cgroup.unified() != file.parent();
+    cgroup.procs_files().iter().filter(|file| first_version(file)).map(|file| file.with_file_name("tasks")).collect()
 }
 
 /// Half of the memory, as the kernel does for a whole machine.

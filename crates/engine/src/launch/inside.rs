@@ -22,10 +22,11 @@ use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread
 use super::Stopwatch;
 use super::failure::{At, Failure};
 use super::pseudo::{self, attach};
-use super::spec::{Channel, Handover, Report, Spec, lift};
+use super::spec::{Channel, Files, Handover, Report, Spec, lift};
 use crate::capabilities;
 use crate::net;
-use crate::seccomp::Filters;
+use crate::seccomp::Program;
+use crate::sys::namespace::unshare_cgroups;
 use crate::sys::process::{close_on_exec_from, exec_descriptor, place_descriptor};
 
 /// Most open files a process may ask for; what Docker and systemd grant.
@@ -40,10 +41,10 @@ pub(super) fn become_guest(
     launcher: Channel,
     spec: &Spec,
     handover: &Handover,
-    filters: &Filters,
+    filter: &Program,
     watch: Stopwatch,
 ) -> Failure {
-    match try_become_guest(server, launcher, spec, handover, filters, watch) {
+    match try_become_guest(server, launcher, spec, handover, filter, watch) {
         Ok(never) => match never {},
         Err(failure) => failure,
     }
@@ -54,10 +55,11 @@ fn try_become_guest(
     launcher: Channel,
     spec: &Spec,
     handover: &Handover,
-    filters: &Filters,
+    filter: &Program,
     mut watch: Stopwatch,
 ) -> Result<Infallible, Failure> {
     setsid().at("start a session")?;
+    unshare_cgroups().at("make the cgroup namespace")?;
     receive_from(&launcher, "wait for the ids")?;
     become_root().at("become root of the sandbox")?;
     umask(Mode::empty());
@@ -67,7 +69,7 @@ fn try_become_guest(
     let overlays = receive_from(&launcher, "wait for the file tree")?;
     drop(launcher);
     watch.mark("sandbox: file tree received");
-    enter(overlays, spec)?;
+    enter(overlays, &spec.files)?;
     tree.attach()?;
     watch.mark("sandbox: file tree entered");
     sethostname(spec.hostname.as_bytes()).at("set the host name")?;
@@ -83,7 +85,7 @@ fn try_become_guest(
     watch.mark("sandbox: locked down but for the filter");
     // The filter may be installed without no_new_privs only while this process still has SYS_ADMIN in its user namespace; the exec
     // then takes that away.
-    filters.install().at("install the system-call filter")?;
+    filter.install().at("install the system-call filter")?;
     watch.mark("sandbox: filter installed");
     server.send(&Report::Timings(watch.marks), &[]).at("report to the server")?;
     server.send(&Report::Executing, &[]).at("report to the server")?;
@@ -102,8 +104,8 @@ fn become_root() -> rustix::io::Result<()> {
 }
 
 /// Makes the first overlay this process's root, lets go of the host's tree, and mounts the other overlays.
-fn enter(overlays: Vec<OwnedFd>, spec: &Spec) -> Result<(), Failure> {
-    let mut overlays = overlays.into_iter().zip(&spec.overlays);
+fn enter(overlays: Vec<OwnedFd>, files: &Files) -> Result<(), Failure> {
+    let mut overlays = overlays.into_iter().zip(&files.overlays);
     let (root, _) = overlays.next().ok_or(Failure::closed("receive the root"))?;
     // Any directory of the host's tree will do to hang the new root on: this process alone sees it there, for a moment.
     move_mount(&root, "", CWD, "/usr", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).at("mount the root")?;

@@ -27,7 +27,7 @@ use rustix::process::Pid;
 
 use self::failure::{At, Failure};
 use self::spec::{Channel, Handover, Report, Spec, lift};
-use crate::seccomp::Filters;
+use crate::seccomp::Program;
 use crate::sys::namespace::{Side, clone_into_namespaces, unshare_mounts};
 
 /// The first argument that makes a program act as launcher. A program that embeds the engine calls [`main`] for it before
@@ -37,18 +37,18 @@ pub const ARGUMENT: &str = "launch";
 /// When the host itself runs out of memory, sandboxes go before the server does.
 const OOM_SCORE_ADJUSTMENT: &str = "200";
 
-/// Where the time went; a few dozen marks a boot.
-struct Stopwatch {
+/// Where the time goes, in microseconds from its start; a few dozen marks a boot.
+pub(crate) struct Stopwatch {
     start: Instant,
-    marks: Vec<(String, u64)>,
+    pub(crate) marks: Vec<(String, u64)>,
 }
 
 impl Stopwatch {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self { start: Instant::now(), marks: Vec::new() }
     }
 
-    fn mark(&mut self, what: &str) {
+    pub(crate) fn mark(&mut self, what: &str) {
         let elapsed = u64::try_from(self.start.elapsed().as_micros()).expect("a boot is shorter than centuries");
         self.marks.push((what.to_owned(), elapsed));
     }
@@ -79,14 +79,16 @@ fn launch(channel: &Channel, mut watch: Stopwatch) -> Result<(), Failure> {
     let (spec, descriptors): (Spec, _) =
         channel.receive().at("read the specification")?.ok_or(Failure::closed("read the specification"))?;
     let handover = Handover::from_descriptors(&descriptors).at("read the specification")?;
-    let filters = read_filters(&handover).at("read the system-call filters")?;
+    let filter = read_filter(&handover).at("read the system-call filter")?;
     fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT).at("offer the sandbox to the out-of-memory killer")?;
     watch.mark("launcher: specification read");
     let (outer, inner) = Channel::pair().at("make a channel to the first process")?;
-    match clone_into_namespaces().at("make the namespaces")? {
+    let unified = join_cgroups(&spec).at("join the cgroup")?;
+    watch.mark("launcher: in the cgroup");
+    match clone_into_namespaces(unified.as_ref().map(AsFd::as_fd)).at("make the namespaces")? {
         Side::Child => {
             drop(outer);
-            let failure = inside::become_guest(channel, inner, &spec, &handover, &filters, watch);
+            let failure = inside::become_guest(channel, inner, &spec, &handover, &filter, watch);
             report_failure(channel, failure);
             exit(1)
         }
@@ -100,12 +102,20 @@ fn launch(channel: &Channel, mut watch: Stopwatch) -> Result<(), Failure> {
     }
 }
 
-fn read_filters(handover: &Handover) -> io::Result<Filters> {
+fn read_filter(handover: &Handover) -> io::Result<Program> {
     let mut bytes = Vec::new();
     // The memory file is shared by all launchers, its position too: read it through a descriptor of our own.
-    File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handover.filters)))?
+    File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handover.filter)))?
         .read_to_end(&mut bytes)?;
-    Filters::decode(&bytes)
+    Program::from_bytes(&bytes)
+}
+
+/// Joins the cgroups of the first version, so that the first process is born in them; opens that of the second.
+fn join_cgroups(spec: &Spec) -> io::Result<Option<OwnedFd>> {
+    for tasks in &spec.cgroup_tasks {
+        File::options().write(true).open(tasks)?.write_all(b"0")?;
+    }
+    spec.cgroup_unified.as_ref().map(|directory| Ok(File::open(directory)?.into())).transpose()
 }
 
 /// Gives the first process what only the launcher, root of the host, can: ids and a file tree.
@@ -113,7 +123,7 @@ fn furnish(outer: &Channel, pid: Pid, spec: &Spec, watch: &mut Stopwatch) -> Res
     let process = pid.as_raw_nonzero();
     let user_namespace: OwnedFd =
         File::open(format!("/proc/{process}/ns/user")).at("open the user namespace of the sandbox")?.into();
-    let map = format!("0 {} {}\n", spec.id_base, spec.id_count);
+    let map = format!("0 {} {}\n", spec.files.id_base, spec.id_count);
     for file in ["gid_map", "uid_map"] {
         // One write: the kernel takes no second.
         File::options()
@@ -125,7 +135,7 @@ fn furnish(outer: &Channel, pid: Pid, spec: &Spec, watch: &mut Stopwatch) -> Res
     outer.send(&(), &[]).at("wake the first process")?;
     watch.mark("launcher: ids mapped");
     unshare_mounts().at("leave the server's mounts")?;
-    let overlays = overlay::build(spec, user_namespace.as_fd())?;
+    let overlays = overlay::build(&spec.files, user_namespace.as_fd())?;
     watch.mark("launcher: overlays mounted");
     let overlays: Vec<_> = overlays.iter().map(AsFd::as_fd).collect();
     outer.send(&(), &overlays).at("hand over the file tree")

@@ -17,30 +17,30 @@ use rustix::mount::{
 use rustix::thread::{CapabilitiesSecureBits, capabilities_secure_bits, set_capabilities_secure_bits};
 
 use super::failure::{At, Failure};
-use super::spec::{Overlay, Spec};
+use super::spec::{Files, Overlay};
 use crate::sys::mount::map_ids;
 use crate::sys::process::set_file_system_ids;
 
-/// Builds every overlay of `spec`, in its order, for the ids that `user_namespace` maps.
-pub(crate) fn build(spec: &Spec, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Failure> {
-    for overlay in &spec.overlays {
-        make_writable_directories(spec, overlay)?;
+/// Builds every overlay of `files`, in its order, for the ids that `user_namespace` maps.
+pub(crate) fn build(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Failure> {
+    for overlay in &files.overlays {
+        make_writable_directories(files, overlay)?;
     }
-    cover_with_mapped(spec, user_namespace)?;
+    cover_with_mapped(files, user_namespace)?;
     // What the overlay writes (its work directory, copies of lower files) belongs to whoever mounts it, so it is mounted with
     // the ids of the sandbox's root. Others have no place in the id mapping: EOVERFLOW, and a mount that is silently read-only.
     // Without NO_SETUID_FIXUP the change of ids would take the file capabilities along.
     let before = capabilities_secure_bits().at("read the secure bits")?;
     set_capabilities_secure_bits(before | CapabilitiesSecureBits::NO_SETUID_FIXUP).at("keep the capabilities")?;
-    set_file_system_ids(spec.id_base, spec.id_base).at("take the ids of the sandbox's root")?;
-    let mounts = spec.overlays.iter().map(|overlay| mount(&spec.writable, overlay)).collect();
+    set_file_system_ids(files.id_base, files.id_base).at("take the ids of the sandbox's root")?;
+    let mounts = files.overlays.iter().map(|overlay| mount(&files.writable, overlay)).collect();
     set_file_system_ids(0, 0).at("give back the ids of the sandbox's root")?;
     set_capabilities_secure_bits(before).at("restore the secure bits")?;
     mounts
 }
 
-fn make_writable_directories(spec: &Spec, overlay: &Overlay) -> Result<(), Failure> {
-    let directory = spec.writable.join(&overlay.directory);
+fn make_writable_directories(files: &Files, overlay: &Overlay) -> Result<(), Failure> {
+    let directory = files.writable.join(&overlay.directory);
     // The writable directory's own mode is what the mount's root shows.
     let mode = match overlay.lowers.first() {
         Some(lower) => Mode::from_raw_mode(stat(lower).at(&format!("look at the layer {}", lower.display()))?.st_mode),
@@ -57,10 +57,10 @@ fn make_writable_directories(spec: &Spec, overlay: &Overlay) -> Result<(), Failu
     Ok(())
 }
 
-fn cover_with_mapped(spec: &Spec, user_namespace: BorrowedFd<'_>) -> Result<(), Failure> {
+fn cover_with_mapped(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<(), Failure> {
     let mut paths: Vec<&Path> =
-        spec.overlays.iter().flat_map(|overlay| &overlay.lowers).map(PathBuf::as_path).collect();
-    paths.push(&spec.writable);
+        files.overlays.iter().flat_map(|overlay| &overlay.lowers).map(PathBuf::as_path).collect();
+    paths.push(&files.writable);
     paths.sort();
     paths.dedup();
     // All are taken before any is covered: a covered path would give the mapped mount, which cannot be mapped again.

@@ -23,13 +23,12 @@ const MAX_MESSAGE: usize = 160 * 1024;
 /// One boot, as the launcher needs it. The descriptors of [`Handover`] travel with it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
-    /// First id of the sandbox's own range on the host; its id 0.
-    pub(crate) id_base: u32,
     pub(crate) id_count: u32,
-    /// Holds the writable directories, ids 0-based.
-    pub(crate) writable: PathBuf,
-    /// The first is the root.
-    pub(crate) overlays: Vec<Overlay>,
+    /// The `tasks` files of the cgroups of the first version.
+    pub(crate) cgroup_tasks: Vec<PathBuf>,
+    /// The directory of the cgroup of the second version.
+    pub(crate) cgroup_unified: Option<PathBuf>,
+    pub(crate) files: Files,
     pub(crate) hostname: String,
     pub(crate) boot_id: String,
     /// None: no network but loopback.
@@ -38,12 +37,23 @@ pub(crate) struct Spec {
     pub(crate) shared_memory_bytes: u64,
 }
 
+/// A sandbox's file tree.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Files {
+    /// First id of the sandbox's own range on the host; its id 0.
+    pub(crate) id_base: u32,
+    /// Holds the writable directories, ids 0-based.
+    pub(crate) writable: PathBuf,
+    /// The first is the root.
+    pub(crate) overlays: Vec<Overlay>,
+}
+
 /// One mount of the sandbox's file tree: read-only layers, newest first, below a writable directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Overlay {
     pub(crate) at: PathBuf,
     pub(crate) lowers: Vec<PathBuf>,
-    /// Inside [`Spec::writable`]; holds `upper` and `work`.
+    /// Inside [`Files::writable`]; holds `upper` and `work`.
     pub(crate) directory: String,
 }
 
@@ -55,17 +65,17 @@ pub(crate) struct Handover {
     pub(crate) guest: OwnedFd,
     /// Becomes the guest's descriptor 4.
     pub(crate) config: OwnedFd,
-    /// The system-call filters as [`crate::seccomp::Filters::encode`] wrote them.
-    pub(crate) filters: OwnedFd,
+    /// The system-call filter as [`crate::seccomp::Program::bytes`] gave it.
+    pub(crate) filter: OwnedFd,
 }
 
 impl Handover {
     /// Moves them above the numbers at which the guest will find its own.
     pub(crate) fn from_descriptors(descriptors: &[OwnedFd]) -> io::Result<Self> {
         let lifted = descriptors.iter().map(lift).collect::<io::Result<Vec<_>>>()?;
-        let [listener, guest, config, filters] = <[OwnedFd; 4]>::try_from(lifted)
+        let [listener, guest, config, filter] = <[OwnedFd; 4]>::try_from(lifted)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected four descriptors"))?;
-        Ok(Self { listener, guest, config, filters })
+        Ok(Self { listener, guest, config, filter })
     }
 }
 
@@ -83,7 +93,7 @@ pub(crate) enum Report {
     Executing,
     /// The step that failed, with the kernel's error number.
     Failed { step: String, errno: i32 },
-    /// When something was done, in microseconds of the monotonic clock: for measurements.
+    /// What a [`Stopwatch`](super::Stopwatch) has seen.
     Timings(Vec<(String, u64)>),
 }
 

@@ -1,6 +1,7 @@
 //! Namespaces: making a process inside new ones, and leaving the mounts of the host alone.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::Pid;
@@ -14,26 +15,36 @@ pub(crate) enum Side {
     Child,
 }
 
-/// Forks a child into new user, mount, pid, network, ipc, uts and cgroup namespaces.
+/// Does not fit the type that `libc` gives it.
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
+
+/// Forks a child into new user, mount, pid, network, ipc and uts namespaces, and into the cgroup (of the second version) whose
+/// directory is `cgroup`: being born there costs nothing, moving there a grace period of the kernel.
 ///
 /// The child's parent is the caller's own parent (`CLONE_PARENT`): the caller is a launcher that ends at once, and the
-/// server behind it is the one that can reap the child. The cgroup namespace is rooted at the caller's cgroup.
+/// server behind it is the one that can reap the child.
 ///
 /// Only a process with a single thread may call this: the child has a copy of the memory as it is, with every lock that
 /// another thread happens to hold.
-pub(crate) fn clone_into_namespaces() -> io::Result<Side> {
-    let flags = libc::CLONE_NEWUSER
+pub(crate) fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
+    let namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNET
         | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWCGROUP
-        | libc::CLONE_PARENT
-        | libc::SIGCHLD;
-    // SAFETY: without CLONE_VM and with a null stack this is a fork; no pointer argument is read. The caller promises to be
-    // single-threaded, so the child's copy of the allocator and of every other lock is consistent.
-    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        | libc::CLONE_NEWUTS;
+    let into_cgroup = if cgroup.is_some() { CLONE_INTO_CGROUP } else { 0 };
+    let flags = u64::from((namespaces | libc::CLONE_PARENT).cast_unsigned()) | into_cgroup;
+    // SAFETY: a structure of plain integers, for which zero means "not used".
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = flags;
+    if let Some(cgroup) = cgroup {
+        arguments.cgroup = u64::try_from(cgroup.as_raw_fd()).expect("an open descriptor is not negative");
+    }
+    // SAFETY: without CLONE_VM and with a null stack this is a fork; the kernel reads the structure, whose size is given, and
+    // writes nothing. The caller promises to be single-threaded, so the child's copy of the allocator and of every other lock is
+    // consistent.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>()) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Side::Child),
         pid => {
@@ -41,6 +52,12 @@ pub(crate) fn clone_into_namespaces() -> io::Result<Side> {
             Ok(Side::Parent(pid))
         }
     }
+}
+
+/// Roots the calling process's view of cgroups at the ones it is in.
+pub(crate) fn unshare_cgroups() -> io::Result<()> {
+    // SAFETY: as below; cgroups are not anything Rust code relies on.
+    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) }?)
 }
 
 /// Moves the calling process into a mount namespace of its own, which still receives the host's later mounts but sends

@@ -1,0 +1,237 @@
+//! Which system calls a sandbox may make.
+//!
+//! An allow list: a call it does not name does not exist (`ENOSYS`), so that programs fall back as they do on an older kernel,
+//! and one that a future kernel adds stays shut until somebody has looked at it. What every kernel has and a sandbox must not
+//! use is refused by name (`EPERM`), which is the answer programs expect there.
+//!
+//! Shut above all: new namespaces (a nested user namespace would hand out capabilities again), the kernel's keyrings, bpf,
+//! perf, modules, kexec, the clocks, every kind of mounting, io_uring (its requests pass no filter), handles, and sockets of
+//! kinds no ordinary program uses.
+
+mod program;
+
+use std::collections::BTreeMap;
+
+use self::program::{Guard, Verdict};
+
+pub(crate) use self::program::Program;
+
+/// Calls that came after the table of `libc` was written; the same numbers on every architecture.
+mod recent {
+    pub(super) const CACHESTAT: i64 = 451;
+    pub(super) const FCHMODAT2: i64 = 452;
+    pub(super) const MAP_SHADOW_STACK: i64 = 453;
+    pub(super) const FUTEX_WAKE: i64 = 454;
+    pub(super) const FUTEX_WAIT: i64 = 455;
+    pub(super) const FUTEX_REQUEUE: i64 = 456;
+    pub(super) const MSEAL: i64 = 462;
+}
+
+macro_rules! calls {
+    ($($name:ident)*) => { &[$(libc::$name),*] };
+}
+
+#[rustfmt::skip]
+const ALLOWED: &[i64] = calls![
+    // Files and directories.
+    SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
+    SYS_openat SYS_openat2 SYS_close SYS_close_range SYS_lseek SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs
+    SYS_faccessat SYS_faccessat2 SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_umask SYS_utimensat
+    SYS_mkdirat SYS_mknodat SYS_unlinkat SYS_renameat2 SYS_linkat SYS_symlinkat SYS_readlinkat SYS_getdents64 SYS_getcwd
+    SYS_chdir SYS_fchdir SYS_chroot SYS_truncate SYS_ftruncate SYS_fallocate SYS_fadvise64 SYS_readahead SYS_copy_file_range
+    SYS_sendfile SYS_splice SYS_tee SYS_vmsplice SYS_sync SYS_syncfs SYS_fsync SYS_fdatasync SYS_flock SYS_fcntl
+    SYS_dup SYS_dup3 SYS_pipe2 SYS_name_to_handle_at SYS_setxattr SYS_lsetxattr SYS_fsetxattr SYS_getxattr SYS_lgetxattr
+    SYS_fgetxattr SYS_listxattr SYS_llistxattr SYS_flistxattr SYS_removexattr SYS_lremovexattr SYS_fremovexattr
+    SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch SYS_io_setup SYS_io_destroy SYS_io_submit SYS_io_cancel
+    SYS_io_getevents SYS_memfd_create SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self
+    // Waiting.
+    SYS_ppoll SYS_pselect6 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_signalfd4
+    SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime SYS_futex SYS_futex_waitv SYS_set_robust_list
+    SYS_get_robust_list SYS_restart_syscall
+    // Memory.
+    SYS_brk SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_msync SYS_mincore SYS_madvise SYS_process_madvise SYS_mlock SYS_mlock2
+    SYS_munlock SYS_mlockall SYS_munlockall SYS_remap_file_pages SYS_membarrier SYS_pkey_mprotect SYS_pkey_alloc SYS_pkey_free
+    SYS_mbind SYS_get_mempolicy SYS_set_mempolicy SYS_set_mempolicy_home_node
+    // Processes, threads and their identity. clone3 is absent on purpose: its flags lie in memory, where no filter can see
+    // them, and glibc falls back to clone.
+    SYS_execve SYS_execveat SYS_exit SYS_exit_group SYS_wait4 SYS_waitid SYS_kill SYS_tkill SYS_tgkill
+    SYS_pidfd_open SYS_pidfd_send_signal SYS_pidfd_getfd SYS_process_mrelease SYS_getpid SYS_getppid SYS_gettid
+    SYS_set_tid_address SYS_setpgid SYS_getpgid SYS_setsid SYS_getsid SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_setuid
+    SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_getresuid SYS_getresgid SYS_setfsuid SYS_setfsgid
+    SYS_getgroups SYS_setgroups SYS_capget SYS_capset SYS_prctl SYS_seccomp SYS_prlimit64 SYS_getrusage SYS_rseq
+    SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_kcmp SYS_getpriority SYS_setpriority SYS_ioprio_get SYS_ioprio_set
+    SYS_sched_yield SYS_sched_setparam SYS_sched_getparam SYS_sched_setscheduler SYS_sched_getscheduler SYS_sched_setattr
+    SYS_sched_getattr SYS_sched_setaffinity SYS_sched_getaffinity SYS_sched_get_priority_max SYS_sched_get_priority_min
+    SYS_sched_rr_get_interval SYS_getcpu
+    // Signals.
+    SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending SYS_rt_sigtimedwait SYS_rt_sigqueueinfo
+    SYS_rt_tgsigqueueinfo SYS_rt_sigsuspend SYS_sigaltstack
+    // Time: read it and wait for it.
+    SYS_gettimeofday SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_getitimer SYS_setitimer SYS_times
+    SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun SYS_timer_delete
+    // Sockets.
+    SYS_bind SYS_listen SYS_accept SYS_accept4 SYS_connect SYS_getsockname SYS_getpeername SYS_sendto
+    SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg SYS_setsockopt SYS_getsockopt SYS_shutdown
+    // Communication between processes, all of it inside the sandbox's own ipc namespace.
+    SYS_shmget SYS_shmat SYS_shmctl SYS_shmdt SYS_semget SYS_semop SYS_semtimedop SYS_semctl SYS_msgget SYS_msgsnd SYS_msgrcv
+    SYS_msgctl SYS_mq_open SYS_mq_unlink SYS_mq_timedsend SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr
+    // The machine.
+    SYS_uname SYS_sysinfo SYS_getrandom
+];
+
+const ALLOWED_RECENT: &[i64] = &[
+    recent::CACHESTAT,
+    recent::FCHMODAT2,
+    recent::MAP_SHADOW_STACK,
+    recent::FUTEX_WAKE,
+    recent::FUTEX_WAIT,
+    recent::FUTEX_REQUEUE,
+    recent::MSEAL,
+];
+
+/// What only this architecture has.
+#[cfg(target_arch = "x86_64")]
+#[rustfmt::skip]
+const ALLOWED_HERE: &[i64] = calls![
+    SYS_open SYS_creat SYS_stat SYS_lstat SYS_access SYS_chmod SYS_chown SYS_lchown SYS_mkdir SYS_rmdir SYS_mknod SYS_unlink
+    SYS_rename SYS_renameat SYS_link SYS_symlink SYS_readlink SYS_getdents SYS_utime SYS_utimes SYS_futimesat SYS_dup2 SYS_pipe
+    SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_inotify_init SYS_eventfd SYS_signalfd SYS_pause SYS_alarm SYS_time
+    SYS_fork SYS_vfork SYS_getpgrp SYS_getrlimit SYS_setrlimit SYS_arch_prctl SYS_set_thread_area SYS_get_thread_area
+    SYS_sync_file_range
+];
+/// renameat, sync_file_range, getrlimit, setrlimit: absent from the table of `libc`.
+#[cfg(target_arch = "aarch64")]
+const ALLOWED_HERE: &[i64] = &[38, 84, 163, 164];
+
+#[rustfmt::skip]
+const REFUSED: &[i64] = calls![
+    SYS_mount SYS_umount2 SYS_pivot_root SYS_open_tree SYS_move_mount SYS_fsopen SYS_fsconfig SYS_fsmount SYS_fspick
+    SYS_mount_setattr SYS_setns SYS_add_key SYS_request_key SYS_keyctl SYS_bpf SYS_perf_event_open SYS_kexec_load
+    SYS_kexec_file_load SYS_init_module SYS_finit_module SYS_delete_module SYS_clock_settime SYS_clock_adjtime SYS_settimeofday
+    SYS_adjtimex SYS_swapon SYS_swapoff SYS_reboot SYS_open_by_handle_at SYS_userfaultfd SYS_io_uring_setup SYS_io_uring_enter
+    SYS_io_uring_register SYS_quotactl SYS_quotactl_fd SYS_acct SYS_syslog SYS_vhangup SYS_lookup_dcookie SYS_fanotify_init
+    SYS_fanotify_mark SYS_sethostname SYS_setdomainname SYS_migrate_pages SYS_move_pages SYS_memfd_secret
+];
+
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[i64] = calls![SYS_iopl SYS_ioperm SYS_modify_ldt];
+#[cfg(target_arch = "aarch64")]
+const REFUSED_HERE: &[i64] = &[];
+
+/// Flags of clone and unshare that make a namespace. `CLONE_NEWTIME` has its bit where clone has the exit signal.
+const NAMESPACES: u32 = (libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP)
+    .cast_unsigned();
+const TIME_NAMESPACE: u32 = 0x80;
+
+const UNIX: u32 = libc::AF_UNIX.cast_unsigned();
+const INET: u32 = libc::AF_INET.cast_unsigned();
+const INET6: u32 = libc::AF_INET6.cast_unsigned();
+const NETLINK: u32 = libc::AF_NETLINK.cast_unsigned();
+/// Routes and addresses, socket lists, audit (sudo asks and must get "connection refused" from the kernel, not a
+/// permission error), device events, generic.
+const NETLINK_PROTOCOLS: Guard = Guard::Among { argument: 2, values: &[0, 4, 9, 15, 16] };
+
+/// Allowed by argument. Arguments are compared in the 32 bits that the kernel itself looks at.
+const GUARDED: &[(i64, Guard)] = &[
+    (libc::SYS_clone, Guard::Without { argument: 0, bits: NAMESPACES }),
+    (libc::SYS_unshare, Guard::Without { argument: 0, bits: NAMESPACES | TIME_NAMESPACE }),
+    (
+        libc::SYS_socket,
+        Guard::AmongOr { argument: 0, values: &[UNIX, INET, INET6], other: NETLINK, then: &NETLINK_PROTOCOLS },
+    ),
+    (libc::SYS_socketpair, Guard::Among { argument: 0, values: &[UNIX] }),
+    // Native, 32-bit view, 2.6 version numbers, both, no address randomization (debuggers), and the question for the present one.
+    (libc::SYS_personality, Guard::Among { argument: 0, values: &[0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff] }),
+    // TIOCSTI types into a terminal on its owner's behalf, TIOCLINUX pastes into the console.
+    (libc::SYS_ioctl, Guard::NotAmong { argument: 1, values: &[0x5412, 0x541c] }),
+];
+
+/// The filter, ready for the kernel. The server makes it once; launchers receive it.
+pub(crate) fn filter() -> Program {
+    Program::assemble(&verdicts())
+}
+
+fn verdicts() -> BTreeMap<i64, Verdict> {
+    let allowed = [ALLOWED, ALLOWED_RECENT, ALLOWED_HERE].concat().into_iter().map(|call| (call, Verdict::Allow));
+    let refused = [REFUSED, REFUSED_HERE].concat().into_iter().map(|call| (call, Verdict::Refuse));
+    let guarded = GUARDED.iter().map(|(call, guard)| (*call, Verdict::AllowIf(*guard)));
+    allowed.chain(refused).chain(guarded).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::program::tests::{Answer, run};
+    use super::*;
+
+    #[test]
+    fn nothing_is_named_twice() {
+        let guarded: Vec<i64> = GUARDED.iter().map(|(call, _)| *call).collect();
+        let all = [ALLOWED, ALLOWED_RECENT, ALLOWED_HERE, REFUSED, REFUSED_HERE, &guarded].concat();
+        assert_eq!(all.len(), verdicts().len());
+    }
+
+    #[test]
+    fn every_call_gets_its_verdict() {
+        let (filter, verdicts) = (filter(), verdicts());
+        for call in 0..1024 {
+            let answer = run(&filter, call, [0; 6]);
+            match verdicts.get(&i64::from(call)) {
+                Some(Verdict::Allow) => assert_eq!(answer, Answer::Allow, "call {call}"),
+                Some(Verdict::Refuse) => assert_eq!(answer, Answer::Errno(libc::EPERM), "call {call}"),
+                Some(Verdict::AllowIf(_)) => {}
+                None => assert_eq!(answer, Answer::Errno(libc::ENOSYS), "call {call}"),
+            }
+        }
+        // The other calling convention of the same processor.
+        assert_eq!(run(&filter, 0x4000_0000, [0; 6]), Answer::Errno(libc::ENOSYS));
+    }
+
+    #[track_caller]
+    fn check(call: i64, arguments: [u64; 3], allowed: bool) {
+        let [a, b, c] = arguments;
+        let expected = if allowed { Answer::Allow } else { Answer::Errno(libc::EPERM) };
+        let call = u32::try_from(call).unwrap();
+        assert_eq!(run(&filter(), call, [a, b, c, 0, 0, 0]), expected, "call {call} {arguments:x?}");
+    }
+
+    #[test]
+    fn arguments_decide_where_a_call_is_only_partly_harmless() {
+        let thread = 0x3d_0f00;
+        check(libc::SYS_clone, [thread, 0, 0], true);
+        check(libc::SYS_clone, [17, 0, 0], true);
+        for namespace in [0x1000_0000, 0x2_0000, 0x2000_0000, 0x4000_0000, 0x800_0000, 0x400_0000, 0x200_0000] {
+            check(libc::SYS_clone, [namespace | 17, 0, 0], false);
+            check(libc::SYS_unshare, [namespace, 0, 0], false);
+        }
+        check(libc::SYS_unshare, [0x80, 0, 0], false);
+        check(libc::SYS_unshare, [0x400, 0, 0], true);
+        for (family, protocol, allowed) in [
+            (1, 0, true),
+            (2, 6, true),
+            (10, 17, true),
+            (16, 0, true),
+            (16, 9, true),
+            (16, 12, false),
+            (17, 0, false),
+            (38, 0, false),
+            (40, 0, false),
+            // The upper half is not looked at by the kernel, and does not help.
+            (1 << 32 | 17, 0, false),
+        ] {
+            check(libc::SYS_socket, [family, 1, protocol], allowed);
+        }
+        check(libc::SYS_socketpair, [1, 1, 0], true);
+        check(libc::SYS_socketpair, [17, 1, 0], false);
+        check(libc::SYS_personality, [0xffff_ffff, 0, 0], true);
+        check(libc::SYS_personality, [0x40_0000, 0, 0], false);
+        check(libc::SYS_ioctl, [0, 0x5401, 0], true);
+        check(libc::SYS_ioctl, [0, 0x5412, 0], false);
+        check(libc::SYS_ioctl, [0, 1 << 32 | 0x5412, 0], false);
+    }
+}

@@ -1,0 +1,281 @@
+//! Verdicts on system calls as a program for the kernel.
+//!
+//! Calls are found by halving, not one after the other: the kernel tries every call number when a filter is installed, at every
+//! boot, and a chain of hundreds of comparisons makes that a millisecond.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use crate::sys::process::install_filter;
+
+/// What happens to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Allow,
+    Refuse,
+    /// Refused otherwise.
+    AllowIf(Guard),
+}
+
+/// A condition on the low 32 bits of an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    Without {
+        argument: u8,
+        bits: u32,
+    },
+    Among {
+        argument: u8,
+        values: &'static [u32],
+    },
+    NotAmong {
+        argument: u8,
+        values: &'static [u32],
+    },
+    /// One of `values`, or `other` if `then` holds.
+    AmongOr {
+        argument: u8,
+        values: &'static [u32],
+        other: u32,
+        then: &'static Guard,
+    },
+}
+
+/// One instruction as its eight bytes in the kernel's layout: code, two jump distances, operand.
+type Instruction = [u8; 8];
+
+/// A filter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program(Vec<Instruction>);
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// Where the kernel shows the call's number, its architecture and its arguments (8 bytes each, low half first).
+const NUMBER: u32 = 0;
+const ARCHITECTURE_WORD: u32 = 4;
+const ARGUMENTS: u32 = 16;
+
+const LOAD: u16 = 0x20;
+const JUMP: u16 = 0x05;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_AT_LEAST: u16 = 0x35;
+const JUMP_ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
+const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+/// For calls by another architecture's numbers: a program that makes them cannot go on.
+const FOREIGN: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+
+impl Program {
+    pub(super) fn assemble(verdicts: &BTreeMap<i64, Verdict>) -> Self {
+        let mut code = vec![
+            instruction(LOAD, 0, 0, ARCHITECTURE_WORD),
+            instruction(JUMP_EQUAL, 1, 0, ARCHITECTURE),
+            instruction(RETURN, 0, 0, FOREIGN),
+            instruction(LOAD, 0, 0, NUMBER),
+        ];
+        code.extend(search(&ranges(verdicts)));
+        Self(code)
+    }
+
+    /// The form in which it travels to launchers.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.concat()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> io::Result<Self> {
+        match bytes.as_chunks() {
+            (instructions, []) if !instructions.is_empty() => Ok(Self(instructions.to_vec())),
+            _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        }
+    }
+
+    /// Applies it to this process and to all that it will start.
+    pub(crate) fn install(&self) -> io::Result<()> {
+        let decode = |&[code_low, code_high, jt, jf, k @ ..]: &Instruction| libc::sock_filter {
+            code: u16::from_ne_bytes([code_low, code_high]),
+            jt,
+            jf,
+            k: u32::from_ne_bytes(k),
+        };
+        install_filter(&self.0.iter().map(decode).collect::<Vec<_>>())
+    }
+}
+
+fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> Instruction {
+    let ([code_low, code_high], [a, b, c, d]) = (code.to_ne_bytes(), operand.to_ne_bytes());
+    [code_low, code_high, jump_true, jump_false, a, b, c, d]
+}
+
+/// Every number from `start` up to the next range's.
+struct Range {
+    start: u32,
+    /// None: no such call.
+    verdict: Option<Verdict>,
+}
+
+fn ranges(verdicts: &BTreeMap<i64, Verdict>) -> Vec<Range> {
+    let mut ranges = vec![Range { start: 0, verdict: None }];
+    for (call, verdict) in verdicts {
+        let call = u32::try_from(*call).expect("numbers of system calls are small");
+        let last = ranges.last_mut().expect("there is one from the start");
+        match (last.start == call, last.verdict == Some(*verdict)) {
+            (true, _) => last.verdict = Some(*verdict),
+            (false, true) => {}
+            (false, false) => ranges.push(Range { start: call, verdict: Some(*verdict) }),
+        }
+        ranges.push(Range { start: call + 1, verdict: None });
+        merge_tail(&mut ranges);
+    }
+    ranges
+}
+
+/// A range just begun at the number before which an equal one ends is that one's continuation.
+fn merge_tail(ranges: &mut Vec<Range>) {
+    if let [.., before, middle, _] = ranges.as_slice()
+        && before.verdict == middle.verdict
+    {
+        ranges.remove(ranges.len() - 2);
+    }
+}
+
+fn search(ranges: &[Range]) -> Vec<Instruction> {
+    if let [range] = ranges {
+        return match range.verdict {
+            None => vec![instruction(RETURN, 0, 0, ABSENT)],
+            Some(Verdict::Allow) => vec![instruction(RETURN, 0, 0, ALLOW)],
+            Some(Verdict::Refuse) => vec![instruction(RETURN, 0, 0, REFUSE)],
+            Some(Verdict::AllowIf(guard)) => guarded(guard),
+        };
+    }
+    let (low, high) = ranges.split_at(ranges.len() / 2);
+    let (low, first_high) = (search(low), high[0].start);
+    // A conditional jump reaches 255 instructions; an unconditional one any number.
+    let over_low = u32::try_from(low.len()).expect("a filter has at most 4096 instructions");
+    let mut code = vec![instruction(JUMP_AT_LEAST, 0, 1, first_high), instruction(JUMP, 0, 0, over_low)];
+    code.extend(low);
+    code.extend(search(high));
+    code
+}
+
+/// Ends in a return on every path.
+fn guarded(guard: Guard) -> Vec<Instruction> {
+    let load = |argument: u8| instruction(LOAD, 0, 0, ARGUMENTS + 8 * u32::from(argument));
+    let (allow, refuse) = (instruction(RETURN, 0, 0, ALLOW), instruction(RETURN, 0, 0, REFUSE));
+    // Each value equal to the argument jumps over the rest of the comparisons and the return after them.
+    let comparisons = |values: &[u32], beyond: usize| -> Vec<Instruction> {
+        let distance = |index: usize| u8::try_from(values.len() - 1 - index + beyond).expect("lists are short");
+        values.iter().enumerate().map(|(index, value)| instruction(JUMP_EQUAL, distance(index), 0, *value)).collect()
+    };
+    match guard {
+        Guard::Without { argument, bits } => {
+            vec![load(argument), instruction(JUMP_ANY_BIT, 0, 1, bits), refuse, allow]
+        }
+        Guard::Among { argument, values } => {
+            [vec![load(argument)], comparisons(values, 1), vec![refuse, allow]].concat()
+        }
+        Guard::NotAmong { argument, values } => {
+            [vec![load(argument)], comparisons(values, 1), vec![allow, refuse]].concat()
+        }
+        Guard::AmongOr { argument, values, other, then } => {
+            // other? then skip two (refuse, allow) to the second guard.
+            let tail = [vec![instruction(JUMP_EQUAL, 2, 0, other), refuse, allow], guarded(*then)].concat();
+            [vec![load(argument)], comparisons(values, 2), tail].concat()
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Eq)]
+    pub(in super::super) enum Answer {
+        Allow,
+        Errno(i32),
+        Kill,
+    }
+
+    /// What the kernel would answer.
+    pub(in super::super) fn run(program: &Program, call: u32, arguments: [u64; 6]) -> Answer {
+        run_as(program, ARCHITECTURE, call, arguments)
+    }
+
+    fn run_as(program: &Program, architecture: u32, call: u32, arguments: [u64; 6]) -> Answer {
+        let mut words = vec![call, architecture, 0, 0];
+        words.extend(arguments.iter().flat_map(|argument| [*argument as u32, (argument >> 32) as u32]));
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let [code_low, code_high, jump_true, jump_false, operand @ ..] = program.0[at];
+            let operand = u32::from_ne_bytes(operand);
+            let condition = match u16::from_ne_bytes([code_low, code_high]) {
+                LOAD => {
+                    accumulator = words[operand as usize / 4];
+                    at += 1;
+                    continue;
+                }
+                JUMP => {
+                    at += 1 + operand as usize;
+                    continue;
+                }
+                RETURN if operand == ALLOW => return Answer::Allow,
+                RETURN if operand == FOREIGN => return Answer::Kill,
+                RETURN => return Answer::Errno((operand & 0xffff).cast_signed()),
+                JUMP_EQUAL => accumulator == operand,
+                JUMP_AT_LEAST => accumulator >= operand,
+                JUMP_ANY_BIT => accumulator & operand != 0,
+                code => panic!("unknown instruction {code:#x}"),
+            };
+            at += 1 + usize::from(if condition { jump_true } else { jump_false });
+        }
+    }
+
+    fn sample() -> Program {
+        let refuse_odd = Guard::Without { argument: 1, bits: 1 };
+        let verdicts = [
+            (0, Verdict::Allow),
+            (1, Verdict::Allow),
+            (2, Verdict::Refuse),
+            (5, Verdict::AllowIf(refuse_odd)),
+            (6, Verdict::Allow),
+        ];
+        Program::assemble(&verdicts.into())
+    }
+
+    #[test]
+    fn neighbours_and_gaps_are_told_apart() {
+        let absent = || Answer::Errno(libc::ENOSYS);
+        let expected = [
+            Answer::Allow,
+            Answer::Allow,
+            Answer::Errno(libc::EPERM),
+            absent(),
+            absent(),
+            Answer::Allow,
+            Answer::Allow,
+            absent(),
+        ];
+        for (call, expected) in (0..).zip(expected) {
+            assert_eq!(run(&sample(), call, [0; 6]), expected, "call {call}");
+        }
+        assert_eq!(run(&sample(), 5, [0, 1, 0, 0, 0, 0]), Answer::Errno(libc::EPERM));
+        assert_eq!(run(&sample(), u32::MAX, [0; 6]), absent());
+    }
+
+    #[test]
+    fn another_architecture_s_calls_end_the_program() {
+        assert_eq!(run_as(&sample(), 0x4000_0003, 0, [0; 6]), Answer::Kill);
+    }
+
+    #[test]
+    fn a_program_survives_the_way_to_the_launcher() {
+        assert_eq!(Program::from_bytes(&sample().bytes()).unwrap(), sample());
+        assert!(Program::from_bytes(&sample().bytes()[1..]).is_err());
+        assert!(Program::from_bytes(&[]).is_err());
+    }
+}
