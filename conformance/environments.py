@@ -46,6 +46,11 @@ class Column:
                 return "plain HTTP"
 
     @property
+    def name(self) -> str:
+        """What `--only` matches."""
+        return "-".join(part for part in (self.language, self.version, self.flavour) if part)
+
+    @property
     def directory(self) -> Path:
         return CACHE / f"{self.language}-{self.version}"
 

@@ -2,7 +2,7 @@
 
     python3 conformance/run.py --server target/release/sandbar            all pinned SDKs, and the newest releases
     python3 conformance/run.py --server … --check                         fail unless the table holds as committed
-    python3 conformance/run.py --server … --quick --only 2.63             a small part, nothing is written
+    python3 conformance/run.py --server … --quick --only python-2.63    a small part, nothing is written
     python3 conformance/run.py --url http://127.0.0.1:4980 --key e2b_…    any other server that claims the protocol
 
 Needs Python 3.11 and, for the JavaScript SDK, node and npm. Everything else is installed into .cache/ (SANDBAR_CACHE).
@@ -39,7 +39,7 @@ def main() -> int:
         return _fail("--check needs a whole run")
     columns = environments.columns(with_newest=not arguments.no_newest)
     if arguments.only:
-        columns = [c for c in columns if any(word in c.title.lower() for word in arguments.only.lower().split(","))]
+        columns = [c for c in columns if any(word in c.name for word in arguments.only.lower().split(","))]
     if not columns:
         return _fail(f"no SDK matches {arguments.only!r}")
     try:
@@ -71,9 +71,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--key", default=os.environ.get("E2B_API_KEY", ""), help="its key (default: E2B_API_KEY)")
     parser.add_argument("--quick", action="store_true", help="the most important scenarios only")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the table would change or any mark is ✗")
-    parser.add_argument("--only", help="columns whose title contains one of these words, comma separated: `2.63`, `JS`, `HTTP`")
+    parser.add_argument("--only", help="columns whose name contains one of these, comma separated: `python-2.63.0-sync`, `js`, `http`")
     parser.add_argument("--filter", default="", help="scenarios whose name contains this")
     parser.add_argument("--cycles", type=int, default=20, help="pause/resume cycles (default 20)")
+    parser.add_argument("--soak", action="store_true", help="only the pause/resume cycles, 100 of them; nothing is written")
     parser.add_argument("--workers", type=int, default=3, help="columns at once (default 3)")
     parser.add_argument("--concurrency", type=int, default=3, help="scenarios at once in a column (default 3)")
     parser.add_argument("--no-newest", action="store_true", help="do not ask the registries for newer releases")
@@ -81,6 +82,8 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if bool(arguments.server) == bool(arguments.url):
         parser.error("give either --server or --url")
+    if arguments.soak:
+        arguments.filter, arguments.cycles = "cycles", 100
     if arguments.server:
         arguments.server = arguments.server.resolve()
         if not arguments.server.is_file():
