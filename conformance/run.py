@@ -156,6 +156,8 @@ def _conclude(results: list[report.Results], arguments, partial, seconds: float)
     newer = [r for r in results if not r.pinned]
     failed = sum(len(r.failures) + bool(r.broken) for r in pinned)
     passed = sum(r.count("passed") + r.count("unbuilt") for r in pinned)
+    if passed + failed == 0:
+        return _fail("no scenario ran")
     code = 1 if failed else 0
     if not partial:
         text = report.table(pinned)
