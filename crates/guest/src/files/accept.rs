@@ -1,0 +1,93 @@
+//! Which encoding a download gets, by the client's `Accept-Encoding`.
+
+use http::HeaderMap;
+use http::header::ACCEPT_ENCODING;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Identity,
+    Gzip,
+}
+
+/// What the client said about one encoding.
+type Quality = Option<f32>;
+
+struct Accepted {
+    gzip: Quality,
+    identity: Quality,
+    any: Quality,
+}
+
+impl Accepted {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut accepted = Self { gzip: None, identity: None, any: None };
+        let values = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+        for item in values.flat_map(|value| value.split(',')) {
+            let mut parts = item.split(';').map(str::trim);
+            let name = parts.next().unwrap_or_default();
+            let quality =
+                parts.find_map(|part| part.strip_prefix("q=")).map_or(1.0, |q| q.trim().parse().unwrap_or(0.0));
+            match name.to_ascii_lowercase().as_str() {
+                "gzip" | "x-gzip" => accepted.gzip = Some(quality),
+                "identity" => accepted.identity = Some(quality),
+                "*" => accepted.any = Some(quality),
+                _ => {}
+            }
+        }
+        accepted
+    }
+
+    fn identity_allowed(&self) -> bool {
+        self.identity.or(self.any).is_none_or(|quality| quality > 0.0)
+    }
+}
+
+/// The client's choice; `None` when it accepts neither.
+pub(super) fn choose(headers: &HeaderMap) -> Option<Encoding> {
+    let accepted = Accepted::of(headers);
+    let gzip = accepted.gzip.unwrap_or(0.0);
+    // Naming gzip and not plain bytes is a preference; a star alone is none.
+    if gzip > 0.0 && accepted.identity.is_none_or(|identity| gzip > identity) {
+        return Some(Encoding::Gzip);
+    }
+    if accepted.identity_allowed() {
+        return Some(Encoding::Identity);
+    }
+    accepted.gzip.or(accepted.any).filter(|quality| *quality > 0.0).map(|_| Encoding::Gzip)
+}
+
+/// Whether plain bytes will do, for ranges.
+pub(super) fn identity_allowed(headers: &HeaderMap) -> bool {
+    Accepted::of(headers).identity_allowed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_preference_of_the_client_decides() {
+        let cases = [
+            (None, Some(Encoding::Identity)),
+            (Some("gzip"), Some(Encoding::Gzip)),
+            (Some("zstd, gzip;q=0.5, br"), Some(Encoding::Gzip)),
+            (Some("gzip, identity"), Some(Encoding::Identity)),
+            (Some("gzip;q=1.0, identity;q=0.5"), Some(Encoding::Gzip)),
+            (Some("gzip;q=0.5, identity;q=1.0"), Some(Encoding::Identity)),
+            (Some("identity"), Some(Encoding::Identity)),
+            (Some("*"), Some(Encoding::Identity)),
+            (Some("br"), Some(Encoding::Identity)),
+            (Some("gzip;q=0"), Some(Encoding::Identity)),
+            (Some("identity;q=0"), None),
+            (Some("gzip;q=0, *;q=0"), None),
+            (Some("identity;q=0, *;q=0.5"), Some(Encoding::Gzip)),
+        ];
+        for (value, expected) in cases {
+            let mut headers = HeaderMap::new();
+            if let Some(value) = value {
+                headers.insert(ACCEPT_ENCODING, value.parse().expect("a header"));
+            }
+            assert_eq!(choose(&headers), expected, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! `/files`: whole files over plain HTTP, of any size, in constant memory.
+//!
+//! The kernel's file calls run on the blocking pool, one batch at a time, so that no thread waits for a slow client.
+
+mod accept;
+mod compose;
+mod download;
+mod kind;
+pub(crate) mod metadata;
+mod multipart;
+mod range;
+mod upload;
+mod writer;
+
+use std::path::PathBuf;
+
+pub(crate) use self::compose::compose;
+pub(crate) use self::download::download;
+pub(crate) use self::upload::upload;
+pub(crate) use self::writer::make_directories;
+use crate::http::{HttpError, Query};
+use crate::paths;
+use crate::state::{Guest, UnknownUser};
+use crate::users::User;
+
+/// How much of a file moves at once: enough that system calls and hand-overs cost nothing next to the copying.
+const BATCH: usize = 256 * 1024;
+
+fn user(guest: &Guest, name: Option<&str>) -> Result<User, HttpError> {
+    guest.user(name).map_err(|UnknownUser(name)| {
+        HttpError::unauthorized(format!("error looking up user '{name}': unknown user {name}"))
+    })
+}
+
+fn user_of(guest: &Guest, query: &Query) -> Result<User, HttpError> {
+    user(guest, query.given("username"))
+}
+
+fn resolve(guest: &Guest, user: &User, path: &str) -> Result<PathBuf, HttpError> {
+    paths::resolve(path, user, guest.default_workdir().as_deref())
+        .map_err(|bad| HttpError::bad_request(bad.to_string()))
+}

@@ -1,0 +1,297 @@
+//! `multipart/form-data` as it streams by. Delimiters are searched for with a vector search over whole batches; nothing
+//! but headers and a possible beginning of a delimiter at the end of a batch is ever copied.
+
+use memchr::memmem;
+
+/// Headers of one part may be this long.
+const LONGEST_HEAD: usize = 16 * 1024;
+
+/// One thing met in the stream, in order: a part begins, pieces of its content, it ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Met<'a> {
+    Part(Disposition),
+    Content(&'a [u8]),
+    EndOfPart,
+}
+
+/// What a part says about itself.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Disposition {
+    pub(super) name: Option<String>,
+    pub(super) filename: Option<String>,
+}
+
+/// The text is not what it claims to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Malformed(pub(super) &'static str);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the first delimiter; what stands here is nobody's.
+    Preamble,
+    /// Behind a delimiter: the end of the whole, or of a line.
+    Delimiter,
+    Head,
+    Content,
+    /// Behind the last delimiter; what stands here is nobody's.
+    Epilogue,
+}
+
+pub(super) struct Multipart {
+    /// Line break, two dashes, boundary. The stream is treated as if a line break stood before it.
+    delimiter: memmem::Finder<'static>,
+    state: State,
+    /// Bytes seen but not decided.
+    kept: Vec<u8>,
+}
+
+impl Multipart {
+    pub(super) fn new(boundary: &str) -> Self {
+        let delimiter = format!("\r\n--{boundary}");
+        Self {
+            delimiter: memmem::Finder::new(delimiter.as_bytes()).into_owned(),
+            state: State::Preamble,
+            kept: b"\r\n".to_vec(),
+        }
+    }
+
+    /// Takes the next bytes and tells `meet` what they hold. An error of `meet` is passed through.
+    pub(super) fn push<E: From<Malformed>>(
+        &mut self,
+        bytes: &[u8],
+        mut meet: impl FnMut(Met<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.kept.is_empty() {
+            let used = self.scan(bytes, &mut meet)?;
+            self.kept.extend_from_slice(&bytes[used..]);
+        } else {
+            let mut joined = std::mem::take(&mut self.kept);
+            joined.extend_from_slice(bytes);
+            let used = self.scan(&joined, &mut meet)?;
+            joined.drain(..used);
+            self.kept = joined;
+        }
+        Ok(())
+    }
+
+    /// The stream is over; it must have been complete.
+    pub(super) fn finish(&self) -> Result<(), Malformed> {
+        match self.state {
+            State::Epilogue => Ok(()),
+            _ => Err(Malformed("the multipart body ends before its last delimiter")),
+        }
+    }
+
+    /// Returns how many bytes are decided; the rest must be seen again with more behind it.
+    fn scan<E: From<Malformed>>(
+        &mut self,
+        bytes: &[u8],
+        meet: &mut impl FnMut(Met<'_>) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let mut at = 0;
+        loop {
+            let rest = &bytes[at..];
+            match self.state {
+                State::Preamble | State::Content => {
+                    let inside = self.state == State::Content;
+                    let found = self.delimiter.find(rest);
+                    let content = &rest[..found.unwrap_or_else(|| rest.len() - self.open_end(rest))];
+                    if inside && !content.is_empty() {
+                        meet(Met::Content(content))?;
+                    }
+                    at += content.len();
+                    if found.is_none() {
+                        return Ok(at);
+                    }
+                    if inside {
+                        meet(Met::EndOfPart)?;
+                    }
+                    at += self.delimiter.needle().len();
+                    self.state = State::Delimiter;
+                }
+                State::Delimiter => {
+                    if rest.len() < 2 {
+                        return Ok(at);
+                    }
+                    if rest.starts_with(b"--") {
+                        self.state = State::Epilogue;
+                    } else {
+                        // Blanks may stand between the boundary and the line break.
+                        let Some(end) = memmem::find(rest, b"\r\n") else {
+                            return check_head(rest).map(|()| at).map_err(E::from);
+                        };
+                        if !rest[..end].iter().all(|byte| matches!(byte, b' ' | b'\t')) {
+                            return Err(Malformed("text follows a multipart boundary").into());
+                        }
+                        // The line break stays: an empty head is then a line break followed by another.
+                        at += end;
+                        self.state = State::Head;
+                    }
+                }
+                State::Head => {
+                    let Some(end) = memmem::find(rest, b"\r\n\r\n") else {
+                        return check_head(rest).map(|()| at).map_err(E::from);
+                    };
+                    meet(Met::Part(Disposition::parse(&rest[..end])))?;
+                    at += end + 4;
+                    self.state = State::Content;
+                }
+                State::Epilogue => return Ok(bytes.len()),
+            }
+        }
+    }
+
+    /// How many bytes at the end could be the beginning of a delimiter.
+    fn open_end(&self, bytes: &[u8]) -> usize {
+        let needle = self.delimiter.needle();
+        let tail = &bytes[bytes.len() - bytes.len().min(needle.len() - 1)..];
+        memchr::memchr_iter(b'\r', tail)
+            .map(|start| &tail[start..])
+            .find(|end| needle.starts_with(end))
+            .map_or(0, <[u8]>::len)
+    }
+}
+
+fn check_head(head: &[u8]) -> Result<(), Malformed> {
+    if head.len() > LONGEST_HEAD { Err(Malformed("the head of a multipart part is too long")) } else { Ok(()) }
+}
+
+impl Disposition {
+    fn parse(head: &[u8]) -> Self {
+        let head = String::from_utf8_lossy(head);
+        let line = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.trim().eq_ignore_ascii_case("content-disposition").then_some(value)
+        });
+        let mut found = Self::default();
+        let mut extended = None;
+        for (key, value) in parameters(line.unwrap_or_default()) {
+            match key.as_str() {
+                "name" => found.name = Some(value),
+                "filename" => found.filename = Some(value),
+                "filename*" => extended = decode_extended(&value),
+                _ => {}
+            }
+        }
+        found.filename = extended.or(found.filename);
+        found
+    }
+}
+
+/// `form-data; name="a"; filename="b"` without its first word. Quoted values may hold escaped quotes.
+fn parameters(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut rest = text.split_once(';').map_or("", |(_, rest)| rest);
+    while let Some((key, after)) = rest.split_once('=') {
+        let key = key.trim().trim_start_matches(';').trim().to_ascii_lowercase();
+        let after = after.trim_start();
+        let mut value = String::new();
+        rest = match after.strip_prefix('"') {
+            Some(quoted) => {
+                let mut characters = quoted.char_indices();
+                let mut end = quoted.len();
+                while let Some((index, character)) = characters.next() {
+                    match character {
+                        '"' => {
+                            end = index + 1;
+                            break;
+                        }
+                        '\\' if quoted[index + 1..].starts_with(['"', '\\']) => {
+                            value.extend(characters.next().map(|(_, escaped)| escaped));
+                        }
+                        _ => value.push(character),
+                    }
+                }
+                &quoted[end..]
+            }
+            None => {
+                let end = after.find(';').unwrap_or(after.len());
+                value.push_str(after[..end].trim());
+                &after[end..]
+            }
+        };
+        found.push((key, value));
+    }
+    found
+}
+
+/// `utf-8''na%20me`
+fn decode_extended(value: &str) -> Option<String> {
+    let mut parts = value.splitn(3, '\'');
+    let (charset, _, encoded) = (parts.next()?, parts.next()?, parts.next()?);
+    if !charset.eq_ignore_ascii_case("utf-8") {
+        return None;
+    }
+    percent_encoding::percent_decode_str(encoded).decode_utf8().ok().map(std::borrow::Cow::into_owned)
+}
+
+/// The boundary that a content type names.
+pub(super) fn boundary(content_type: &str) -> Option<String> {
+    let boundary = parameters(content_type).into_iter().find(|(key, _)| key == "boundary")?.1;
+    (1..=200).contains(&boundary.len()).then_some(boundary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of a text fed in steps of `step` bytes.
+    fn parts(text: &[u8], step: usize) -> Result<Vec<(Disposition, Vec<u8>)>, Malformed> {
+        let mut parser = Multipart::new("XX");
+        let mut found: Vec<(Disposition, Vec<u8>)> = Vec::new();
+        for chunk in text.chunks(step) {
+            parser.push::<Malformed>(chunk, |met| {
+                match met {
+                    Met::Part(disposition) => found.push((disposition, Vec::new())),
+                    Met::Content(bytes) => found.last_mut().expect("inside a part").1.extend_from_slice(bytes),
+                    Met::EndOfPart => {}
+                }
+                Ok(())
+            })?;
+        }
+        parser.finish().map(|()| found)
+    }
+
+    fn file(filename: &str) -> Disposition {
+        Disposition { name: Some("file".into()), filename: Some(filename.into()) }
+    }
+
+    #[test]
+    fn content_survives_any_cut_of_the_stream() {
+        let body = b"\r\n--X\r\n--\r\r\n\r\n-\0\xff--XX\r\n-".to_vec();
+        let mut text = b"nobody's\r\n--XX \t\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/a b\"\r\n\
+            Content-Type: text/plain\r\n\r\n"
+            .to_vec();
+        text.extend_from_slice(&body);
+        text.extend_from_slice(
+            b"\r\n--XX\r\ncontent-disposition:form-data;filename=c;name=file\r\n\r\n\r\n--XX--\r\nrest",
+        );
+        for step in 1..text.len() {
+            assert_eq!(
+                parts(&text, step),
+                Ok(vec![(file("/a b"), body.clone()), (file("c"), Vec::new())]),
+                "in steps of {step}"
+            );
+        }
+    }
+
+    #[test]
+    fn incomplete_and_broken_texts_are_refused() {
+        assert!(parts(b"--XX\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nabc", 7).is_err());
+        assert!(parts(b"no delimiter at all", 5).is_err());
+        assert!(parts(b"--XXY\r\n\r\n", 3).is_err());
+        let endless = [b"--XX\r\n".as_slice(), &vec![b'h'; 2 * LONGEST_HEAD]].concat();
+        assert_eq!(parts(&endless, 1024), Err(Malformed("the head of a multipart part is too long")));
+    }
+
+    #[test]
+    fn names_are_read_as_clients_write_them() {
+        let parse = |line: &str| Disposition::parse(format!("\r\nContent-Disposition: {line}").as_bytes());
+        assert_eq!(parse(r#"form-data; name="file"; filename="a\"b\\c;d.txt""#), file(r#"a"b\c;d.txt"#));
+        assert_eq!(parse(r#"form-data; name="file"; filename="C:\dir""#), file(r"C:\dir"));
+        assert_eq!(parse(r#"form-data; name="file"; filename="x"; filename*=UTF-8''na%C3%AFve"#), file("naïve"));
+        assert_eq!(boundary(r#"multipart/form-data; boundary="a b""#).as_deref(), Some("a b"));
+        assert_eq!(boundary("multipart/form-data; boundary=abc").as_deref(), Some("abc"));
+        assert_eq!(boundary("multipart/form-data"), None);
+    }
+}

@@ -1,0 +1,288 @@
+//! `POST /files`: one file as plain bytes, or many as a form, both straight to disk.
+//!
+//! ```text
+//! socket -> batch -> (gunzip) -> (multipart) -> file        one batch is written while the next one arrives
+//! ```
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flate2::write::MultiGzDecoder;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use protocol::envd::WrittenFile;
+use protocol::signature::Operation;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::timeout;
+
+use super::metadata::{self, Metadata};
+use super::multipart::{self, Malformed, Met, Multipart};
+use super::writer::FileWriter;
+use super::{BATCH, resolve, user_of};
+use crate::http::{HttpError, Query, Reply, check_files, json};
+use crate::state::Guest;
+use crate::users::User;
+
+/// A client that sends nothing for this long is gone.
+const SILENCE: Duration = Duration::from_secs(120);
+/// How long a client may go on sending after its upload failed, so that it lives to read the answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) async fn upload(guest: &Arc<Guest>, request: Request<Incoming>) -> Result<Reply, HttpError> {
+    let (head, mut body) = request.into_parts();
+    let query = Query::of(&head.uri);
+    let plan = check_files(guest, &head.headers, &query, Operation::Write)
+        .and_then(|()| Upload::plan(guest, &head.headers, &query));
+    let written = match plan {
+        Ok(upload) => receive(upload, &mut body).await,
+        Err(refusal) => Err(refusal),
+    };
+    if written.is_err() {
+        let _gave_up = timeout(PATIENCE, async { while let Some(Ok(_)) = body.frame().await {} }).await;
+    }
+    Ok(json(StatusCode::OK, &written?))
+}
+
+/// Feeds the body to the upload, a batch at a time.
+async fn receive(upload: Upload, body: &mut Incoming) -> Result<Vec<WrittenFile>, HttpError> {
+    let mut batch = gather(body).await?;
+    let mut upload = upload;
+    loop {
+        let last = batch.last;
+        let job = spawn_blocking(move || upload.take(batch));
+        if last {
+            return interrupted(job.await)?.and_then(Upload::finish);
+        }
+        let (taken, next) = tokio::join!(job, gather(body));
+        upload = interrupted(taken)??;
+        batch = next?;
+    }
+}
+
+fn interrupted<T>(result: Result<T, JoinError>) -> Result<T, HttpError> {
+    result.map_err(|_| HttpError::internal("writing was interrupted"))
+}
+
+struct Batch {
+    pieces: Vec<Bytes>,
+    /// Nothing comes after it.
+    last: bool,
+}
+
+async fn gather(body: &mut Incoming) -> Result<Batch, HttpError> {
+    let mut pieces = Vec::new();
+    let mut size = 0;
+    while size < BATCH {
+        let frame = timeout(SILENCE, body.frame()).await;
+        let frame = frame.map_err(|_| HttpError::new(StatusCode::REQUEST_TIMEOUT, "the upload stopped"))?;
+        let Some(frame) = frame else { return Ok(Batch { pieces, last: true }) };
+        let frame = frame.map_err(|error| HttpError::bad_request(format!("the upload broke off: {error}")))?;
+        if let Ok(piece) = frame.into_data() {
+            size += piece.len();
+            pieces.push(piece);
+        }
+    }
+    Ok(Batch { pieces, last: false })
+}
+
+/// One upload on its way to disk. Everything here blocks.
+enum Upload {
+    Plain(Box<Target>),
+    Gzip(Box<MultiGzDecoder<Unpacked>>),
+}
+
+impl Upload {
+    fn plan(guest: &Arc<Guest>, headers: &HeaderMap, query: &Query) -> Result<Self, HttpError> {
+        let user = user_of(guest, query)?;
+        let metadata = metadata::of_request(headers)?;
+        let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let destination = Destination { guest: Arc::clone(guest), user, metadata };
+        let path = query.given("path").map(str::to_owned);
+        let target = match content_type.split(';').next().map(|kind| kind.trim().to_ascii_lowercase()).as_deref() {
+            Some("multipart/form-data") => {
+                let boundary = multipart::boundary(content_type)
+                    .ok_or_else(|| HttpError::bad_request("the content type names no multipart boundary"))?;
+                Target::Form { parser: Multipart::new(&boundary), files: Box::new(Files::new(destination, path)) }
+            }
+            Some("application/octet-stream") => {
+                let path = path.ok_or_else(|| HttpError::bad_request("the query parameter 'path' is required"))?;
+                Target::File { destination, path, writer: None }
+            }
+            _ => return Err(HttpError::bad_request(format!("unsupported content type: '{content_type}'"))),
+        };
+        let encoding = headers.get(CONTENT_ENCODING).map_or("", |value| value.to_str().unwrap_or("?")).trim();
+        match encoding.to_ascii_lowercase().as_str() {
+            "" | "identity" => Ok(Self::Plain(Box::new(target))),
+            "gzip" | "x-gzip" => Ok(Self::Gzip(Box::new(MultiGzDecoder::new(Unpacked { target, refusal: None })))),
+            _ => Err(HttpError::bad_request(format!("unsupported content encoding: '{encoding}'"))),
+        }
+    }
+
+    fn take(mut self, batch: Batch) -> Result<Self, HttpError> {
+        for piece in batch.pieces {
+            match &mut self {
+                Self::Plain(target) => target.take(&piece)?,
+                Self::Gzip(decoder) => {
+                    let result = decoder.write_all(&piece);
+                    result.map_err(|error| unpack_error(decoder.get_mut(), &error))?;
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    fn finish(self) -> Result<Vec<WrittenFile>, HttpError> {
+        match self {
+            Self::Plain(target) => target.finish(),
+            Self::Gzip(mut decoder) => {
+                if let Err(error) = decoder.try_finish() {
+                    return Err(unpack_error(decoder.get_mut(), &error));
+                }
+                match decoder.finish() {
+                    Ok(unpacked) => unpacked.target.finish(),
+                    Err(error) => Err(HttpError::bad_request(format!("invalid gzip data: {error}"))),
+                }
+            }
+        }
+    }
+}
+
+/// Behind the decompressor, which knows only I/O errors: the real refusal waits here.
+struct Unpacked {
+    target: Target,
+    refusal: Option<HttpError>,
+}
+
+impl Write for Unpacked {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.target.take(bytes).map_err(|refusal| {
+            self.refusal = Some(refusal);
+            io::Error::other("refused")
+        })?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn unpack_error(unpacked: &mut Unpacked, error: &io::Error) -> HttpError {
+    unpacked.refusal.take().unwrap_or_else(|| HttpError::bad_request(format!("invalid gzip data: {error}")))
+}
+
+/// For whom, and with what notes, files are written.
+struct Destination {
+    guest: Arc<Guest>,
+    user: User,
+    metadata: Metadata,
+}
+
+impl Destination {
+    fn create(&self, path: PathBuf) -> Result<FileWriter, HttpError> {
+        FileWriter::create(path, &self.user)
+    }
+}
+
+/// What the bytes are.
+enum Target {
+    /// The file exists from the first byte on, or from the end of an empty body.
+    File {
+        destination: Destination,
+        path: String,
+        writer: Option<FileWriter>,
+    },
+    Form {
+        parser: Multipart,
+        files: Box<Files>,
+    },
+}
+
+impl Target {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), HttpError> {
+        match self {
+            Self::File { destination, path, writer } => {
+                let writer = match writer {
+                    Some(writer) => writer,
+                    None => writer.insert(create(destination, path)?),
+                };
+                writer.write(bytes)
+            }
+            Self::Form { parser, files } => parser.push(bytes, |met| files.meet(met)),
+        }
+    }
+
+    fn finish(self) -> Result<Vec<WrittenFile>, HttpError> {
+        match self {
+            Self::File { destination, path, writer } => {
+                let writer = match writer {
+                    Some(writer) => writer,
+                    None => create(&destination, &path)?,
+                };
+                Ok(vec![writer.finish(&destination.metadata)?])
+            }
+            Self::Form { parser, files } => {
+                parser.finish()?;
+                Ok(files.written)
+            }
+        }
+    }
+}
+
+fn create(destination: &Destination, path: &str) -> Result<FileWriter, HttpError> {
+    destination.create(resolve(&destination.guest, &destination.user, path)?)
+}
+
+impl From<Malformed> for HttpError {
+    fn from(Malformed(what): Malformed) -> Self {
+        Self::bad_request(what)
+    }
+}
+
+/// The files of a form: each part named `file`, to the path of the query or to its own file name, whole.
+struct Files {
+    destination: Destination,
+    path: Option<String>,
+    seen: HashSet<PathBuf>,
+    current: Option<FileWriter>,
+    written: Vec<WrittenFile>,
+}
+
+impl Files {
+    fn new(destination: Destination, path: Option<String>) -> Self {
+        Self { destination, path, seen: HashSet::new(), current: None, written: Vec::new() }
+    }
+
+    fn meet(&mut self, met: Met<'_>) -> Result<(), HttpError> {
+        match met {
+            Met::Part(part) if part.name.as_deref() == Some("file") => {
+                let path = self.path.clone().or(part.filename).filter(|path| !path.is_empty());
+                let path = path.ok_or_else(|| HttpError::bad_request("a part names no file and the query no path"))?;
+                let path = resolve(&self.destination.guest, &self.destination.user, &path)?;
+                if !self.seen.insert(path.clone()) {
+                    let message = format!("two parts write to one path: {}", path.display());
+                    return Err(HttpError::bad_request(message));
+                }
+                self.current = Some(self.destination.create(path)?);
+            }
+            Met::Part(_) => {}
+            Met::Content(bytes) => {
+                if let Some(writer) = &mut self.current {
+                    writer.write(bytes)?;
+                }
+            }
+            Met::EndOfPart => {
+                if let Some(writer) = self.current.take() {
+                    self.written.push(writer.finish(&self.destination.metadata)?);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! What happened in the sandbox, for the host to fetch: the last entries only, kept in memory.
+//! Names of commands and numbers go in; arguments, environment values and contents never do.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use protocol::guest::{LogEntry, LogLevel};
+
+const KEPT: usize = 1000;
+/// Longer texts (a command name can be a megabyte) are cut.
+const LONGEST_FIELD: usize = 256;
+
+#[derive(Default)]
+pub(crate) struct Log(Mutex<Ring>);
+
+#[derive(Default)]
+struct Ring {
+    next: u64,
+    entries: VecDeque<LogEntry>,
+}
+
+impl Log {
+    pub(crate) fn add<const N: usize>(&self, level: LogLevel, message: &str, fields: [(&str, String); N]) {
+        let fields: BTreeMap<_, _> = fields.map(|(key, value)| (key.to_owned(), cut(value))).into();
+        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ring.entries.len() == KEPT {
+            ring.entries.pop_front();
+        }
+        ring.next += 1;
+        let seq = ring.next;
+        ring.entries.push_back(LogEntry { seq, unix_ms: unix_ms(), level, message: message.to_owned(), fields });
+    }
+
+    /// Entries newer than `seq`; 0 gives all that are left.
+    pub(crate) fn after(&self, seq: u64) -> Vec<LogEntry> {
+        let ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ring.entries.iter().filter(|entry| entry.seq > seq).cloned().collect()
+    }
+}
+
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > LONGEST_FIELD {
+        text.truncate(text.floor_char_boundary(LONGEST_FIELD));
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_forgets_the_oldest_and_numbers_go_on() {
+        let log = Log::default();
+        for number in 0..KEPT + 5 {
+            log.add(LogLevel::Info, "tick", [("n", number.to_string())]);
+        }
+        let all = log.after(0);
+        assert_eq!((all.len(), all[0].seq, all[KEPT - 1].seq), (KEPT, 6, KEPT as u64 + 5));
+        assert_eq!(log.after(KEPT as u64 + 4).len(), 1);
+    }
+
+    #[test]
+    fn long_fields_are_cut_between_characters() {
+        let log = Log::default();
+        log.add(LogLevel::Info, "start", [("command", "ä".repeat(500))]);
+        assert!(log.after(0)[0].fields["command"].len() <= LONGEST_FIELD + 3);
+    }
+}

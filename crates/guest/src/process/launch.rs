@@ -1,0 +1,221 @@
+//! From a request to a running process: environment, directory, streams.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, NulError};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use protocol::rpc::process::{ProcessConfig, StartRequest};
+use rustix::fs::{Gid, OFlags, Uid};
+use rustix::process::Pid;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::tcsetwinsize;
+use tokio::net::unix::pipe;
+use tokio::sync::Mutex;
+
+use super::input::{Input, window};
+use super::output::Source;
+use crate::paths::{self, BadPath};
+use crate::state::Guest;
+use crate::sys::{self, Identity, Image, SpawnError, Stdio};
+use crate::users::User;
+
+/// Why a process did not start.
+#[derive(Debug)]
+pub(crate) enum LaunchError {
+    BadPath(BadPath),
+    NoDirectory(PathBuf),
+    NotFound(String),
+    /// A NUL character in the command, an argument or a variable.
+    Nul,
+    /// The command cannot be executed.
+    Command {
+        command: String,
+        source: io::Error,
+    },
+    /// The guest itself could not do its part.
+    Guest(io::Error),
+}
+
+impl std::fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::BadPath(bad) => bad.fmt(f),
+            Self::NoDirectory(path) => write!(f, "cwd '{}' does not exist", path.display()),
+            Self::NotFound(command) => write!(f, "command '{command}' was not found in PATH"),
+            Self::Nul => f.write_str("the command, its arguments and variables cannot contain a NUL character"),
+            Self::Command { command, source } => write!(f, "cannot start '{command}': {source}"),
+            Self::Guest(source) => write!(f, "cannot start a process: {source}"),
+        }
+    }
+}
+
+impl From<NulError> for LaunchError {
+    fn from(_: NulError) -> Self {
+        Self::Nul
+    }
+}
+
+impl From<rustix::io::Errno> for LaunchError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Guest(errno.into())
+    }
+}
+
+impl From<io::Error> for LaunchError {
+    fn from(error: io::Error) -> Self {
+        Self::Guest(error)
+    }
+}
+
+/// A process that was started and that nobody looks after yet.
+pub(super) struct Launched {
+    pub(super) pid: Pid,
+    pub(super) input: Input,
+    pub(super) source: Source,
+}
+
+/// Everything that can be found wrong before a process exists.
+pub(super) struct Plan {
+    program: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+    directory: CString,
+    user: User,
+    streams: Streams,
+}
+
+enum Streams {
+    Pipes { stdin: bool },
+    Terminal { cols: u16, rows: u16 },
+}
+
+impl Plan {
+    pub(super) fn new(guest: &Guest, user: User, request: &StartRequest) -> Result<Self, LaunchError> {
+        let ProcessConfig { cmd, args, envs, cwd, .. } = &*request.process;
+        let directory = paths::resolve(cwd.as_deref().unwrap_or_default(), &user, guest.default_workdir().as_deref())
+            .map_err(LaunchError::BadPath)?;
+        if !fs::metadata(&directory).is_ok_and(|meta| meta.is_dir()) {
+            return Err(LaunchError::NoDirectory(directory));
+        }
+        let mut variables = BTreeMap::from([
+            ("PATH".to_owned(), guest.path.clone()),
+            ("HOME".to_owned(), user.home.clone()),
+            ("USER".to_owned(), user.name.clone()),
+            ("LOGNAME".to_owned(), user.name.clone()),
+        ]);
+        variables.extend(guest.sandbox_env());
+        variables.extend(envs.iter().map(|(name, value)| (name.clone(), value.clone())));
+        let program = find_program(cmd, variables.get("PATH").map_or("", String::as_str))?;
+
+        let mut arguments = vec![CString::new(cmd.as_str())?];
+        for argument in args {
+            arguments.push(CString::new(argument.as_str())?);
+        }
+        let environment =
+            variables.iter().map(|(name, value)| CString::new(format!("{name}={value}"))).collect::<Result<_, _>>()?;
+        let streams = match request.pty.as_option() {
+            Some(pty) => Streams::Terminal { cols: saturate(pty.size.cols), rows: saturate(pty.size.rows) },
+            None => Streams::Pipes { stdin: request.stdin.unwrap_or(true) },
+        };
+        let directory = CString::new(directory.as_os_str().as_bytes())?;
+        Ok(Self { program, arguments, environment, directory, user, streams })
+    }
+
+    /// Starts it.
+    pub(super) fn launch(&self) -> Result<Launched, LaunchError> {
+        match self.streams {
+            Streams::Pipes { stdin } => self.with_pipes(stdin),
+            Streams::Terminal { cols, rows } => self.in_terminal(cols, rows),
+        }
+    }
+
+    fn with_pipes(&self, stdin: bool) -> Result<Launched, LaunchError> {
+        let (stdout, child_stdout) = pipe()?;
+        let (stderr, child_stderr) = pipe()?;
+        let (child_stdin, sender) = if stdin {
+            let (reader, writer) = pipe()?;
+            (reader, Some(pipe::Sender::from_owned_fd(writer)?))
+        } else {
+            (fs::File::open("/dev/null")?.into(), None)
+        };
+        let source = Source::Pipes {
+            stdout: Some(pipe::Receiver::from_owned_fd(stdout)?),
+            stderr: Some(pipe::Receiver::from_owned_fd(stderr)?),
+        };
+        let pid = self.spawn(&Stdio::Pipes {
+            stdin: child_stdin.as_fd(),
+            stdout: child_stdout.as_fd(),
+            stderr: child_stderr.as_fd(),
+        })?;
+        Ok(Launched { pid, input: Input::Pipe(Mutex::new(sender)), source })
+    }
+
+    fn in_terminal(&self, cols: u16, rows: u16) -> Result<Launched, LaunchError> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags)?;
+        unlockpt(&master)?;
+        let terminal = ioctl_tiocgptpeer(&master, flags)?;
+        tcsetwinsize(&terminal, window(cols, rows))?;
+        // So that programs may open their terminal by name. A devpts that refuses is no reason to fail.
+        let _refused = rustix::fs::fchown(&terminal, Some(Uid::from_raw(self.user.uid)), None::<Gid>);
+        let status = rustix::fs::fcntl_getfl(&master)?;
+        rustix::fs::fcntl_setfl(&master, status | OFlags::NONBLOCK)?;
+        let master = Arc::new(sys::watch_readiness(master)?);
+        let pid = self.spawn(&Stdio::Terminal(terminal.as_fd()))?;
+        let input = Input::Terminal { master: Arc::clone(&master), turn: Mutex::new(()) };
+        Ok(Launched { pid, input, source: Source::Terminal(Some(master)) })
+    }
+
+    fn spawn(&self, stdio: &Stdio<'_>) -> Result<Pid, LaunchError> {
+        let image = Image {
+            program: &self.program,
+            arguments: &self.arguments,
+            environment: &self.environment,
+            directory: &self.directory,
+        };
+        let identity = Identity { uid: self.user.uid, gid: self.user.gid, groups: &self.user.groups };
+        sys::spawn(&image, &identity, stdio).map_err(|error| match error {
+            SpawnError::Clone(source) | SpawnError::Streams(source) | SpawnError::Identity(source) => {
+                LaunchError::Guest(source)
+            }
+            SpawnError::Directory(source) => {
+                LaunchError::Command { command: self.directory.to_string_lossy().into_owned(), source }
+            }
+            SpawnError::Execute(source) => {
+                LaunchError::Command { command: self.program.to_string_lossy().into_owned(), source }
+            }
+        })
+    }
+}
+
+/// A pipe that no other process inherits, with both ends above the standard streams: the guest holds 0, 1 and 2.
+fn pipe() -> Result<(OwnedFd, OwnedFd), LaunchError> {
+    let ends = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    debug_assert!(ends.0.as_raw_fd() > 2 && ends.1.as_raw_fd() > 2);
+    Ok(ends)
+}
+
+/// A name with a slash is a path, from the process's own directory; any other is looked up.
+fn find_program(command: &str, path: &str) -> Result<CString, LaunchError> {
+    if command.contains('/') {
+        return Ok(CString::new(command)?);
+    }
+    let executable = |candidate: &PathBuf| {
+        fs::metadata(candidate).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    let found = path.split(':').filter(|_| !command.is_empty()).map(|at| Path::new(at).join(command)).find(executable);
+    match found {
+        Some(program) => Ok(CString::new(program.as_os_str().as_bytes())?),
+        None => Err(LaunchError::NotFound(command.to_owned())),
+    }
+}
+
+fn saturate(size: u32) -> u16 {
+    u16::try_from(size).unwrap_or(u16::MAX)
+}
