@@ -73,7 +73,7 @@ fn write(path: &Path, bytes: u64) -> io::Result<()> {
 }
 
 /// Also where administrators' programs are, which are not in everybody's search path.
-pub(crate) fn mkfs() -> io::Result<PathBuf> {
+pub(super) fn mkfs() -> io::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     directories.map(|directory| directory.join("mkfs.btrfs")).find(|file| file.is_file()).ok_or_else(|| {

@@ -12,6 +12,7 @@
 //! because two would be two file systems writing over each other; quotas are never switched on in a file system that is
 //! not ours, because that keeps older kernels from mounting it.
 
+mod forecast;
 mod image;
 mod quota;
 mod volume;
@@ -30,6 +31,7 @@ use self::image::Mounted;
 use self::quota::Quota;
 use crate::sys::btrfs;
 
+pub use self::forecast::{Forecast, Shortcoming, forecast};
 pub use self::volume::Volume;
 
 const GIB: u64 = 1 << 30;
@@ -295,7 +297,7 @@ impl Pool {
         let mut host = statvfs(&self.data)?;
         if free(&host) < 2 * reserve(&host) && self.is_trim_due() {
             // What sandboxes deleted comes back to the host by itself, but minutes later.
-            rustix::fs::syncfs(&self.directory)?;
+            btrfs::sync(&self.directory)?;
             btrfs::trim(&self.directory)?;
             host = statvfs(&self.data)?;
         }

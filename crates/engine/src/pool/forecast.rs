@@ -1,0 +1,74 @@
+//! Which kind of pool a data directory would get, found out without making anything.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::statvfs;
+
+use super::quota::Quota;
+use super::{PoolKind, free, image, is_btrfs, reserve, volumes_in};
+
+/// What [`super::Pool::open`] would come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forecast {
+    pub kind: PoolKind,
+    /// Why disk limits would be soft, and the command or setting that makes them hard.
+    pub shortcoming: Option<Shortcoming>,
+    /// Free on the host's file system, and what of it stays free.
+    pub free: u64,
+    pub reserve: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortcoming {
+    pub what: String,
+    pub fix: String,
+}
+
+/// Looks at the data directory, which need not exist yet.
+pub fn forecast(data: &Path) -> io::Result<Forecast> {
+    let existing = data.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+    let host = statvfs(existing)?;
+    let (kind, shortcoming) = kind(data, existing)?;
+    Ok(Forecast { kind, shortcoming, free: free(&host), reserve: reserve(&host) })
+}
+
+fn kind(data: &Path, existing: &Path) -> io::Result<(PoolKind, Option<Shortcoming>)> {
+    if image::exists(data) {
+        return Ok((PoolKind::LoopBtrfs, None));
+    }
+    if is_btrfs(existing)? && Quota::find(existing)?.is_some() {
+        return Ok((PoolKind::NativeBtrfs, None));
+    }
+    let volumes = volumes_in(data);
+    if fs::read_dir(&volumes).is_ok_and(|mut entries| entries.next().is_some()) {
+        let what = format!("{} holds sandboxes that were made without btrfs", volumes.display());
+        let fix = "end them (sandbar down), or use another directory (--data DIR)".to_owned();
+        return Ok((PoolKind::Directory, Some(Shortcoming { what, fix })));
+    }
+    Ok(match missing_for_image() {
+        None => (PoolKind::LoopBtrfs, None),
+        Some(shortcoming) => (PoolKind::Directory, Some(shortcoming)),
+    })
+}
+
+/// What keeps an image from being made and mounted.
+fn missing_for_image() -> Option<Shortcoming> {
+    let lacks = |what: &str, fix: String| Some(Shortcoming { what: what.to_owned(), fix });
+    let file_systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !file_systems.split_whitespace().any(|word| word == "btrfs") {
+        return lacks("the kernel has not loaded btrfs", load("btrfs"));
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return lacks("there are no loop devices", load("loop"));
+    }
+    if image::mkfs().is_err() {
+        return lacks("mkfs.btrfs is not installed", "apt-get install -y btrfs-progs".to_owned());
+    }
+    None
+}
+
+fn load(module: &str) -> String {
+    format!("modprobe {module} (at every start: echo {module} >/etc/modules-load.d/{module}.conf)")
+}

@@ -1,0 +1,419 @@
+//! The rules: from facts to checks. Each failed check carries the exact command or setting that mends it.
+
+use std::io;
+
+use super::Check;
+use super::facts::{Facts, Problem};
+use super::programs;
+use super::trial::Refusal;
+use crate::pool::PoolKind;
+
+pub(super) const DISK: &str = "disk";
+pub(super) const RUN_AS_ROOT: &str = "run as root: sudo sandbar up";
+const NEWER_KERNEL: &str =
+    "install a newer kernel (Debian 12: apt-get install -y -t bookworm-backports linux-image-amd64) and restart";
+/// Id-mapped mounts as overlay layers.
+const OLDEST_KERNEL: (u32, u32) = (5, 19);
+/// Overlays with a list of layers of any length.
+const LAYER_LIST_KERNEL: (u32, u32) = (6, 5);
+const GIB: u64 = 1 << 30;
+
+/// What making a sandbox takes: numbers as in `capabilities(7)`.
+const CAPABILITIES: [(u32, &str); 12] = [
+    (0, "CAP_CHOWN"),
+    (1, "CAP_DAC_OVERRIDE"),
+    (3, "CAP_FOWNER"),
+    (5, "CAP_KILL"),
+    (6, "CAP_SETGID"),
+    (7, "CAP_SETUID"),
+    (8, "CAP_SETPCAP"),
+    (12, "CAP_NET_ADMIN"),
+    (18, "CAP_SYS_CHROOT"),
+    (19, "CAP_SYS_PTRACE"),
+    (21, "CAP_SYS_ADMIN"),
+    (27, "CAP_MKNOD"),
+];
+
+/// All checks, in the order in which their fixes are best made.
+pub(super) fn all(facts: &Facts) -> Vec<Check> {
+    vec![
+        required("kernel", kernel(facts)),
+        required("privileges", privileges(facts)),
+        required("user-namespaces", user_namespaces(facts)),
+        required("overlay", overlay(facts)),
+        required("cgroups", facts.cgroups.clone()),
+        required("freezer", facts.freezer.clone()),
+        required("seccomp", seccomp(facts)),
+        required("network", network(facts)),
+        disk(facts),
+        optional("programs", programs(facts)),
+        optional("tls-roots", tls_roots(facts)),
+    ]
+}
+
+type Verdict = Result<String, Problem>;
+
+fn required(name: &'static str, verdict: Verdict) -> Check {
+    check(name, true, verdict)
+}
+
+fn optional(name: &'static str, verdict: Verdict) -> Check {
+    check(name, false, verdict)
+}
+
+fn check(name: &'static str, required: bool, verdict: Verdict) -> Check {
+    match verdict {
+        Ok(found) => Check { name, ok: true, required, found, fix: None },
+        Err(Problem { found, fix }) => Check { name, ok: false, required, found, fix: Some(fix) },
+    }
+}
+
+fn problem<T>(found: impl Into<String>, fix: impl Into<String>) -> Result<T, Problem> {
+    Err(Problem { found: found.into(), fix: fix.into() })
+}
+
+fn kernel(facts: &Facts) -> Verdict {
+    let found = format!("Linux {}", facts.release);
+    match version(&facts.release) {
+        Some(version) if version >= OLDEST_KERNEL => Ok(found),
+        _ => {
+            let (major, minor) = OLDEST_KERNEL;
+            problem(format!("{found}; {major}.{minor} or newer is needed"), NEWER_KERNEL)
+        }
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn privileges(facts: &Facts) -> Verdict {
+    if !facts.is_root {
+        return problem("not root", RUN_AS_ROOT);
+    }
+    let missing = CAPABILITIES.iter().filter(|(bit, _)| facts.capabilities & (1 << bit) == 0);
+    let missing: Vec<_> = missing.map(|(_, name)| *name).collect();
+    if missing.is_empty() {
+        return Ok("root with all capabilities that are needed".into());
+    }
+    problem(
+        format!("root without {}", missing.join(", ")),
+        "run outside the container, or start it with all capabilities (docker run --privileged)",
+    )
+}
+
+fn user_namespaces(facts: &Facts) -> Verdict {
+    match facts.max_user_namespaces {
+        None => return problem("the kernel has none", "use a kernel that is built with CONFIG_USER_NS"),
+        Some(0) => {
+            return problem(
+                "switched off (user.max_user_namespaces is 0)",
+                "sysctl -w user.max_user_namespaces=15000 (at every start: echo user.max_user_namespaces=15000 \
+                 >/etc/sysctl.d/90-sandbar.conf)",
+            );
+        }
+        Some(_) => {}
+    }
+    match &facts.trial {
+        Err(why) => problem(format!("could not be tried: {why}"), not_tried(facts)),
+        Ok(trial) => match &trial.namespaces {
+            Ok(()) => Ok("can be made, with ids of their own".into()),
+            Err(refusal) => problem(describe(refusal), namespace_fix(facts, refusal)),
+        },
+    }
+}
+
+fn namespace_fix(facts: &Facts, refusal: &Refusal) -> String {
+    match refusal.errno {
+        _ if !facts.is_root => RUN_AS_ROOT.into(),
+        libc::EPERM | libc::EACCES => {
+            "run outside a chroot or container, or start the container with docker run --privileged".into()
+        }
+        libc::ENOSPC | libc::EUSERS => {
+            "raise the limits: for n in user mnt pid net ipc uts cgroup; do sysctl -w user.max_${n}_namespaces=15000; done"
+                .into()
+        }
+        _ => "use a kernel that is built with CONFIG_USER_NS, CONFIG_PID_NS, CONFIG_NET_NS, CONFIG_IPC_NS and CONFIG_UTS_NS"
+            .into(),
+    }
+}
+
+fn overlay(facts: &Facts) -> Verdict {
+    let trial = match &facts.trial {
+        Err(why) => return problem(format!("could not be tried: {why}"), not_tried(facts)),
+        Ok(trial) => trial,
+    };
+    let Err(refusal) = &trial.overlay else {
+        return Ok("id-mapped layers, up to 500 of them".into());
+    };
+    let old = version(&facts.release).is_some_and(|version| version < LAYER_LIST_KERNEL);
+    let fix = match refusal.errno {
+        _ if !facts.is_root => RUN_AS_ROOT.to_owned(),
+        _ if trial.namespaces.is_err() => AFTER_NAMESPACES.to_owned(),
+        libc::ENODEV => "modprobe overlay (at every start: echo overlay >/etc/modules-load.d/overlay.conf)".to_owned(),
+        _ if old => NEWER_KERNEL.to_owned(),
+        libc::EINVAL if refusal.step.starts_with("map the ids") => {
+            "keep /usr on ext4, xfs or btrfs: run on the host itself, not in a container whose files are an overlay"
+                .to_owned()
+        }
+        _ => "see what the kernel says: dmesg | grep -i overlay".to_owned(),
+    };
+    problem(describe(refusal), fix)
+}
+
+fn seccomp(facts: &Facts) -> Verdict {
+    let trial = match &facts.trial {
+        Err(why) => return problem(format!("could not be tried: {why}"), not_tried(facts)),
+        Ok(trial) => trial,
+    };
+    match &trial.filter {
+        Ok(()) => Ok("the system-call filter can be installed".into()),
+        Err(refusal) if !facts.is_root => problem(describe(refusal), RUN_AS_ROOT),
+        Err(refusal) if trial.namespaces.is_err() => problem(describe(refusal), AFTER_NAMESPACES),
+        Err(refusal) => problem(describe(refusal), "use a kernel that is built with CONFIG_SECCOMP_FILTER"),
+    }
+}
+
+fn network(facts: &Facts) -> Verdict {
+    if !facts.has_tun_node {
+        return problem(
+            "there is no /dev/net/tun",
+            "modprobe tun; mkdir -p /dev/net; [ -c /dev/net/tun ] || mknod -m 600 /dev/net/tun c 10 200",
+        );
+    }
+    let trial = match &facts.trial {
+        Err(why) => return problem(format!("could not be tried: {why}"), not_tried(facts)),
+        Ok(trial) => trial,
+    };
+    let Err(refusal) = &trial.network else { return Ok("TUN devices can be made".into()) };
+    let fix = match refusal.errno {
+        _ if !facts.is_root => RUN_AS_ROOT,
+        _ if trial.namespaces.is_err() => AFTER_NAMESPACES,
+        libc::EPERM | libc::EACCES => {
+            "let this container use the device: docker run --device /dev/net/tun, or --privileged"
+        }
+        _ => "modprobe tun (at every start: echo tun >/etc/modules-load.d/tun.conf)",
+    };
+    problem(describe(refusal), fix)
+}
+
+fn disk(facts: &Facts) -> Check {
+    let data = facts.data.display();
+    let forecast = match &facts.disk {
+        Ok(forecast) => forecast,
+        Err(why) => {
+            return required(DISK, problem(format!("{data}: {why}"), "choose a directory on a local disk: --data DIR"));
+        }
+    };
+    let kind = match forecast.kind {
+        PoolKind::NativeBtrfs => "hard limits (subvolumes of the host's btrfs)",
+        PoolKind::LoopBtrfs => "hard limits (btrfs in a sparse image)",
+        PoolKind::Directory => "soft limits (directories)",
+    };
+    let found = format!("{kind}, {} GiB free", forecast.free / GIB);
+    if forecast.free < forecast.reserve {
+        let reserve = forecast.reserve.div_ceil(GIB);
+        let fix = format!("have more than {reserve} GiB free where {data} is, or choose another directory: --data DIR");
+        return required(DISK, problem(format!("{found}; {reserve} GiB are kept free"), fix));
+    }
+    optional(
+        DISK,
+        match &forecast.shortcoming {
+            None => Ok(found),
+            Some(shortcoming) => problem(format!("{found}: {}", shortcoming.what), shortcoming.fix.clone()),
+        },
+    )
+}
+
+fn programs(facts: &Facts) -> Verdict {
+    if facts.missing_programs.is_empty() {
+        return Ok(programs::names().collect::<Vec<_>>().join(" "));
+    }
+    let list = |each: fn(&programs::Missing) -> &'static str| {
+        facts.missing_programs.iter().map(each).collect::<Vec<_>>().join(" ")
+    };
+    problem(
+        format!("sandboxes would lack {}", list(|missing| missing.program)),
+        install(facts, &list(|missing| missing.package)),
+    )
+}
+
+fn tls_roots(facts: &Facts) -> Verdict {
+    match &facts.tls_roots {
+        Some(path) => Ok(path.display().to_string()),
+        None => problem("no bundle of certificate authorities", install(facts, "ca-certificates")),
+    }
+}
+
+fn install(facts: &Facts, packages: &str) -> String {
+    if facts.has_apt {
+        format!("apt-get install -y {packages}")
+    } else {
+        format!("install with this system's package manager (Debian's names): {packages}")
+    }
+}
+
+const AFTER_NAMESPACES: &str = "make the fix for user-namespaces first, then run sandbar doctor again";
+
+fn not_tried(facts: &Facts) -> &'static str {
+    if facts.is_root {
+        "mount /proc (mount -t proc proc /proc) and let this program be executed, then run sandbar doctor again"
+    } else {
+        RUN_AS_ROOT
+    }
+}
+
+fn describe(Refusal { step, errno }: &Refusal) -> String {
+    format!("cannot {step}: {}", io::Error::from_raw_os_error(*errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::programs::Missing;
+    use super::super::trial::Trial;
+    use super::super::{Isolation, report};
+    use super::*;
+    use crate::pool::{Forecast, Shortcoming};
+
+    /// A machine that lacks nothing.
+    fn good() -> Facts {
+        Facts {
+            release: "6.12.0-amd64".into(),
+            is_root: true,
+            capabilities: u64::MAX,
+            max_user_namespaces: Some(1000),
+            trial: Ok(Trial { namespaces: Ok(()), overlay: Ok(()), network: Ok(()), filter: Ok(()) }),
+            cgroups: Ok("v2".into()),
+            freezer: Ok("cgroup2".into()),
+            has_tun_node: true,
+            data: "/data".into(),
+            disk: Ok(Forecast { kind: PoolKind::LoopBtrfs, shortcoming: None, free: 50 * GIB, reserve: GIB }),
+            missing_programs: vec![],
+            tls_roots: Some("/etc/ssl/certs/ca-certificates.crt".into()),
+            has_apt: true,
+        }
+    }
+
+    fn refusal<T>(step: &str, errno: i32) -> Result<T, Refusal> {
+        Err(Refusal { step: step.into(), errno })
+    }
+
+    fn trial(facts: &mut Facts) -> &mut Trial {
+        facts.trial.as_mut().expect("the good machine could be tried")
+    }
+
+    /// The one check that fails, its fix, and the isolation that results, after `change` to a machine that lacks nothing.
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut Facts), name: &str, fix: &str, isolation: Isolation) {
+        let mut facts = good();
+        change(&mut facts);
+        let report = report(&facts);
+        let failed: Vec<_> = report.checks.iter().filter(|check| !check.ok).collect();
+        let [failed] = failed[..] else { panic!("{failed:#?}") };
+        assert_eq!(failed.name, name);
+        let found = failed.fix.as_deref().expect("a failed check has a fix");
+        assert!(found.contains(fix), "{found:?} lacks {fix:?}");
+        assert_eq!((report.isolation, report.ok), (isolation, isolation != Isolation::None));
+    }
+
+    #[test]
+    fn a_good_machine_needs_no_fix() {
+        let report = report(&good());
+        assert!(report.checks.iter().all(|check| check.ok && check.fix.is_none()), "{report:#?}");
+        assert_eq!((report.ok, report.isolation), (true, Isolation::Full));
+        let names: Vec<_> = report.checks.iter().map(|check| check.name).collect();
+        assert_eq!(
+            names.join(" "),
+            "kernel privileges user-namespaces overlay cgroups freezer seccomp network disk programs tls-roots"
+        );
+    }
+
+    #[test]
+    fn kernels_are_compared_by_number() {
+        for (release, good) in
+            [("5.19.0", true), ("5.18.19-generic", false), ("10.1", true), ("4.20", false), ("?", false)]
+        {
+            assert_eq!(kernel(&Facts { release: release.into(), ..self::good() }).is_ok(), good, "{release}");
+        }
+    }
+
+    #[test]
+    fn missing_rights_are_named() {
+        check(|facts| facts.is_root = false, "privileges", "sudo sandbar up", Isolation::None);
+        let facts = Facts { capabilities: !(1 << 21 | 1 << 12), ..good() };
+        let Problem { found, fix } = privileges(&facts).unwrap_err();
+        assert_eq!(found, "root without CAP_NET_ADMIN, CAP_SYS_ADMIN");
+        assert!(fix.contains("--privileged"), "{fix}");
+        // The one that root often lacks and sandboxes do not need.
+        assert!(privileges(&Facts { capabilities: !(1 << 24), ..good() }).is_ok());
+    }
+
+    #[test]
+    fn namespaces_that_are_switched_off_are_switched_on() {
+        let fix = "sysctl -w user.max_user_namespaces=15000";
+        check(|facts| facts.max_user_namespaces = Some(0), "user-namespaces", fix, Isolation::None);
+        check(|facts| facts.max_user_namespaces = None, "user-namespaces", "CONFIG_USER_NS", Isolation::None);
+        let full = |facts: &mut Facts| trial(facts).namespaces = refusal("make the namespaces", libc::ENOSPC);
+        check(full, "user-namespaces", "user.max_${n}_namespaces", Isolation::None);
+    }
+
+    #[test]
+    fn an_overlay_that_cannot_be_mounted_has_its_reason() {
+        let refuse = |step: &'static str, errno| move |facts: &mut Facts| trial(facts).overlay = refusal(step, errno);
+        check(refuse("mount the overlay for /usr", libc::ENODEV), "overlay", "modprobe overlay", Isolation::None);
+        check(refuse("map the ids of /usr", libc::EINVAL), "overlay", "ext4, xfs or btrfs", Isolation::None);
+        let old = |facts: &mut Facts| {
+            facts.release = "6.1.0-13-amd64".into();
+            trial(facts).overlay = refusal("mount the overlay for /usr", libc::EINVAL);
+        };
+        check(old, "overlay", "newer kernel", Isolation::None);
+    }
+
+    #[test]
+    fn a_missing_tun_device_is_made() {
+        check(|facts| facts.has_tun_node = false, "network", "mknod -m 600 /dev/net/tun c 10 200", Isolation::None);
+        let denied = |facts: &mut Facts| trial(facts).network = refusal("make a TUN device", libc::EPERM);
+        check(denied, "network", "--device /dev/net/tun", Isolation::None);
+        let absent = |facts: &mut Facts| trial(facts).network = refusal("make a TUN device", libc::ENODEV);
+        check(absent, "network", "modprobe tun", Isolation::None);
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_installed_means_no_isolation() {
+        let refused = |facts: &mut Facts| trial(facts).filter = refusal("install the system-call filter", libc::EINVAL);
+        check(refused, "seccomp", "CONFIG_SECCOMP_FILTER", Isolation::None);
+    }
+
+    #[test]
+    fn cgroup_problems_keep_their_fix() {
+        let problem = || Err(Problem { found: "no memory controller".into(), fix: "cgroup_enable=memory".into() });
+        check(|facts| facts.cgroups = problem(), "cgroups", "cgroup_enable=memory", Isolation::None);
+        check(|facts| facts.freezer = problem(), "freezer", "cgroup_enable=memory", Isolation::None);
+    }
+
+    #[test]
+    fn a_soft_disk_limit_reduces_isolation_and_a_full_disk_forbids_it() {
+        let soft = |facts: &mut Facts| {
+            let fix = "apt-get install -y btrfs-progs".into();
+            let shortcoming = Some(Shortcoming { what: "mkfs.btrfs is not installed".into(), fix });
+            facts.disk = Ok(Forecast { kind: PoolKind::Directory, shortcoming, free: 50 * GIB, reserve: GIB });
+        };
+        check(soft, "disk", "apt-get install -y btrfs-progs", Isolation::Reduced);
+        let full = |facts: &mut Facts| facts.disk.as_mut().expect("the disk is known").free = GIB / 2;
+        check(full, "disk", "more than 1 GiB free where /data is", Isolation::None);
+        check(|facts| facts.disk = Err("no such device".into()), "disk", "--data DIR", Isolation::None);
+    }
+
+    #[test]
+    fn missing_programs_are_installed_by_one_line_and_do_not_weaken_isolation() {
+        let lack = |facts: &mut Facts| {
+            facts.missing_programs = vec![
+                Missing { program: "node", package: "nodejs" },
+                Missing { program: "tput", package: "ncurses-bin" },
+            ];
+        };
+        check(lack, "programs", "apt-get install -y nodejs ncurses-bin", Isolation::Full);
+        check(|facts| facts.tls_roots = None, "tls-roots", "apt-get install -y ca-certificates", Isolation::Full);
+    }
+}

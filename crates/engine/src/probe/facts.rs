@@ -1,0 +1,120 @@
+//! Everything the checks judge, as plain values.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::programs::{self, Missing};
+use super::trial::{self, Trial};
+use crate::Limits;
+use crate::cgroup::{CgroupError, Hierarchy, Mounts};
+use crate::pool::{Forecast, forecast};
+
+/// Why something does not work, and what makes it work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) found: String,
+    pub(super) fix: String,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    /// As `uname -r` says it.
+    pub(super) release: String,
+    pub(super) is_root: bool,
+    /// Effective capabilities, a bit each.
+    pub(super) capabilities: u64,
+    /// None: the kernel has no user namespaces.
+    pub(super) max_user_namespaces: Option<u64>,
+    /// The text is why nothing could be tried.
+    pub(super) trial: Result<Trial, String>,
+    pub(super) cgroups: Result<String, Problem>,
+    pub(super) freezer: Result<String, Problem>,
+    pub(super) has_tun_node: bool,
+    pub(super) data: PathBuf,
+    pub(super) disk: Result<Forecast, String>,
+    pub(super) missing_programs: Vec<Missing>,
+    pub(super) tls_roots: Option<PathBuf>,
+    pub(super) has_apt: bool,
+}
+
+impl Facts {
+    pub(super) fn gather(data: &Path) -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let (cgroups, freezer) = try_cgroups();
+        Self {
+            release: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            is_root: rustix::process::geteuid().is_root(),
+            capabilities: effective_capabilities(&status),
+            max_user_namespaces: fs::read_to_string("/proc/sys/user/max_user_namespaces")
+                .ok()
+                .and_then(|text| text.trim().parse().ok()),
+            trial: trial::run().map_err(|error| error.to_string()),
+            cgroups,
+            freezer,
+            has_tun_node: Path::new("/dev/net/tun").exists(),
+            data: data.to_owned(),
+            disk: forecast(data).map_err(|error| error.to_string()),
+            missing_programs: programs::missing(Path::new("/")),
+            tls_roots: programs::tls_roots(Path::new("/")),
+            has_apt: Path::new("/usr/bin/apt-get").exists(),
+        }
+    }
+}
+
+fn effective_capabilities(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Makes a cgroup with limits, freezes it and removes it.
+fn try_cgroups() -> (Result<String, Problem>, Result<String, Problem>) {
+    let mounts = match Mounts::detect() {
+        Ok(mounts) => mounts,
+        Err(error) => {
+            let problem = Problem { found: error.to_string(), fix: "mount -t proc proc /proc".into() };
+            return (Err(problem.clone()), Err(problem));
+        }
+    };
+    let name = format!("sandbar-probe-{}", std::process::id());
+    let hierarchy = match Hierarchy::with_mounts(&name, &mounts) {
+        Ok(hierarchy) => hierarchy,
+        Err(error) => {
+            let problem = cgroup_problem(&error);
+            return (Err(problem.clone()), Err(problem));
+        }
+    };
+    let limits = Limits { cpu_count: 1, memory_mb: 64, disk_mb: 0, pids: 8 };
+    let outcome = match hierarchy.create("probe", &limits) {
+        Ok(group) => {
+            let frozen = group.freeze().and_then(|()| group.thaw());
+            // What is left of it is empty, and removed with the next server's sweep at the latest.
+            let _ = group.remove();
+            let with = if mounts.unified.is_some() { "cgroup2 (cgroup.freeze)" } else { "v1 (freezer.state)" };
+            (Ok(mounts.describe()), frozen.map(|()| with.to_owned()).map_err(|error| cgroup_problem(&error)))
+        }
+        Err(error) => {
+            let problem = cgroup_problem(&error);
+            (Err(problem.clone()), Err(problem))
+        }
+    };
+    hierarchy.remove_root_if_empty();
+    outcome
+}
+
+fn cgroup_problem(error: &CgroupError) -> Problem {
+    let denied = |source: &io::Error| source.kind() == io::ErrorKind::PermissionDenied;
+    let fix = match error {
+        CgroupError::Unsupported { what, fix } => return Problem { found: what.clone(), fix: fix.clone() },
+        CgroupError::Io { source, .. } if denied(source) => super::checks::RUN_AS_ROOT,
+        CgroupError::Io { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            "mount -o remount,rw /sys/fs/cgroup (in a container: docker run --privileged --cgroupns=host)"
+        }
+        _ => "see `dmesg | tail`, and restart the machine if a cgroup cannot be frozen or removed",
+    };
+    let found = match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    };
+    Problem { found, fix: fix.to_owned() }
+}
