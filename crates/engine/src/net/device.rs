@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 use super::namespace::inside;
-use super::netlink::{Link, Netlink};
+use super::netlink::{Link, Netlink, end_connections};
 use super::{GATEWAY_V4, GATEWAY_V6, PREFIX_V4, PREFIX_V6, SANDBOX_V4, SANDBOX_V6};
 use crate::sys::tun;
 
 const NAME: &str = "tun0";
-/// Large, because every packet costs the same whatever its length.
-const MTU: u32 = 65_520;
+/// Every packet costs the same whatever its length, and the longest datagram must pass in one piece.
+const MTU: u32 = 65_535;
+/// Connections of the sandbox that may wait to be accepted.
+const BACKLOG: i32 = 4096;
 /// An [`Egress`](super::Egress) just dropped closes its descriptor when its task next runs.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -31,8 +33,12 @@ pub(super) struct Device {
 /// Makes the device or attaches to the one that is there, and brings it into its full state.
 pub(super) fn set_up(netns: BorrowedFd<'_>) -> io::Result<Device> {
     inside(netns, || {
-        let tun = open_when_free()?;
         let mut netlink = Netlink::open()?;
+        let left_behind = netlink.index(NAME).is_ok();
+        let tun = open_when_free()?;
+        if left_behind {
+            end_leftovers();
+        }
         let index = netlink.index(NAME)?;
         netlink.set_up(index, Some(MTU))?;
         let v4 = Link { address: SANDBOX_V4.into(), prefix: PREFIX_V4, gateway: GATEWAY_V4.into() };
@@ -42,6 +48,16 @@ pub(super) fn set_up(netns: BorrowedFd<'_>) -> io::Result<Device> {
         let listener_v6 = netlink.configure(index, &v6).and_then(|()| listen(SANDBOX_V6.into())).ok();
         Ok(Device { tun, listener_v4, listener_v6 })
     })
+}
+
+/// Connections made through an earlier attachment have lost their targets.
+fn end_leftovers() {
+    for address in [SANDBOX_V4.into(), SANDBOX_V6.into()] {
+        if let Err(error) = end_connections(address) {
+            // Programs then find out with the next byte they send.
+            tracing::debug!(%error, "connections from before cannot be ended");
+        }
+    }
 }
 
 fn open_when_free() -> io::Result<OwnedFd> {
@@ -58,6 +74,8 @@ fn open_when_free() -> io::Result<OwnedFd> {
 
 fn listen(address: IpAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind((address, 0))?;
+    // The standard library's queue is short, and a connection that does not fit loses a second.
+    rustix::net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -58,7 +58,9 @@ impl Resolver {
     pub(super) async fn serve(&self, mut stream: TcpStream) {
         loop {
             let Ok(Ok(question)) = timeout(STREAM_IDLE, read_message(&mut stream)).await else { return };
+            let Some(place) = self.place() else { return };
             let Some(answer) = self.answer(&question, Transport::Tcp).await else { return };
+            drop(place);
             let Ok(Ok(())) = timeout(STREAM_IDLE, write_message(&mut stream, &answer)).await else { return };
         }
     }

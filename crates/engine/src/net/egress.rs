@@ -269,7 +269,7 @@ impl Server {
         if !ours {
             return abort(stream);
         }
-        let _ = stream.set_nodelay(true); // A slower connection is still one.
+        let _ = tcp::prepare(&stream); // A slower connection is still one.
         let (tasks, resolver) = (&mut self.tasks, Arc::clone(&self.resolver));
         self.tcp.take(port, |id, target| {
             tasks.spawn(async move {

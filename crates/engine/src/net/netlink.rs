@@ -1,4 +1,4 @@
-//! The few requests to the kernel's routing socket that a sandbox's network needs.
+//! The few requests to the kernel's routing and diagnosis sockets that a sandbox's network needs.
 //!
 //! A request is answered before the send returns, so the receive timeout only guards against a kernel that behaves otherwise.
 
@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 const HEADER: usize = 16;
 /// Loopback is the first device of every namespace.
@@ -42,6 +42,42 @@ pub fn bring_up_loopback() -> io::Result<()> {
     Netlink::open()?.set_up(LOOPBACK_INDEX, None)
 }
 
+/// Ends every TCP connection of the calling thread's network namespace that has `local` as its own address and another one as
+/// its peer's. Their programs see an error at once, instead of waiting for a peer that is gone.
+///
+/// # Errors
+/// Among others where the kernel was built without this ability.
+pub(super) fn end_connections(local: IpAddr) -> io::Result<()> {
+    const LIST: u16 = 20;
+    const DESTROY: u16 = 21;
+    const EVERY_STATE: u32 = !0;
+    /// Family, state, timer and retransmissions come before the identity in an answer; in a request, the states as well.
+    const ANSWER: usize = 4;
+    const IDENTITY: usize = 48;
+    let (family, address) = octets(local);
+    let request = |identity: &[u8]| {
+        let mut body = vec![family, libc::IPPROTO_TCP as u8, 0, 0];
+        body.extend(EVERY_STATE.to_ne_bytes());
+        body.extend(identity);
+        body
+    };
+    let mut diagnosis = Netlink::open_protocol(Some(netlink::SOCK_DIAG))?;
+    let found: Vec<Vec<u8>> = diagnosis.dump(LIST, &request(&[0; IDENTITY]), |message| {
+        let identity = message.get(ANSWER..ANSWER + IDENTITY)?;
+        let (own, peer) = (&identity[4..20], &identity[20..36]);
+        let listens = message[1] == 10;
+        (own.starts_with(&address) && !peer.starts_with(&address) && !listens).then(|| identity.to_vec())
+    })?;
+    for identity in found {
+        match diagnosis.perform(DESTROY, 0, &request(&identity)) {
+            // It has ended by itself.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
 pub(super) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
@@ -50,7 +86,12 @@ pub(super) struct Netlink {
 impl Netlink {
     /// Talks about the network namespace that the calling thread is in, also when used elsewhere later.
     pub(super) fn open() -> io::Result<Self> {
-        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Self::open_protocol(None)
+    }
+
+    /// Without a protocol, the socket is the one for routing.
+    fn open_protocol(protocol: Option<Protocol>) -> io::Result<Self> {
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(REPLY_TIMEOUT))?;
         Ok(Self { socket, sequence: 0 })
     }
@@ -94,22 +135,11 @@ impl Netlink {
     /// Every address of every device.
     pub(super) fn addresses(&mut self) -> io::Result<HashSet<IpAddr>> {
         let body = [libc::AF_UNSPEC as u8, 0, 0, 0, 0, 0, 0, 0];
-        self.send(libc::RTM_GETADDR, libc::NLM_F_DUMP, &body)?;
-        let mut found = HashSet::new();
-        loop {
-            let datagram = self.receive()?;
-            for (kind, message) in messages(&datagram, self.sequence) {
-                match kind {
-                    DONE => return Ok(found),
-                    ERROR => return Err(error_of(message).unwrap_or_else(|| io::ErrorKind::InvalidData.into())),
-                    _ => {
-                        // On a point-to-point link the address is the peer's and the local one is ours.
-                        let local = find(message, 8, libc::IFA_LOCAL).or_else(|| find(message, 8, libc::IFA_ADDRESS));
-                        found.extend(local.and_then(ip));
-                    }
-                }
-            }
-        }
+        self.dump(libc::RTM_GETADDR, &body, |message| {
+            // On a point-to-point link the address is the peer's and the local one is ours.
+            let local = find(message, 8, libc::IFA_LOCAL).or_else(|| find(message, 8, libc::IFA_ADDRESS));
+            local.and_then(ip)
+        })
     }
 
     /// What the routing tables say now, which also covers addresses routed to the host without being on a device.
@@ -129,6 +159,27 @@ impl Netlink {
                     }
                     (_, _) => Ok(Route::None),
                 };
+            }
+        }
+    }
+
+    /// Sends a request that is answered by a list, and collects what `read` makes of its entries.
+    fn dump<T, C: FromIterator<T>>(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<C> {
+        self.send(kind, libc::NLM_F_DUMP, body)?;
+        let mut found = Vec::new();
+        loop {
+            let datagram = self.receive()?;
+            for (kind, message) in messages(&datagram, self.sequence) {
+                match kind {
+                    DONE => return Ok(found.into_iter().collect()),
+                    ERROR => return Err(error_of(message).unwrap_or_else(|| io::ErrorKind::InvalidData.into())),
+                    _ => found.extend(read(message)),
+                }
             }
         }
     }

@@ -10,6 +10,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
@@ -31,6 +32,8 @@ const CLOSING: Duration = Duration::from_secs(60);
 const TAKE: Duration = Duration::from_secs(10);
 /// How long a target may take to answer.
 const DIAL: Duration = Duration::from_secs(30);
+/// How long a connection may be silent before the other end is asked whether it is still there.
+const SILENCE: Duration = Duration::from_secs(120);
 /// First port of the gateway that flows use.
 const FIRST_PORT: u16 = 1024;
 /// A first packet with more payload than this is not kept; the sender then sends one without.
@@ -235,12 +238,7 @@ impl Flows {
 pub(super) async fn dial(target: SocketAddr) -> Result<TcpStream, DialFailure> {
     let connect = async {
         let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        // A target that vanishes without a word would otherwise hold a silent flow for ever.
-        sockopt::set_socket_keepalive(&socket, true)?;
-        sockopt::set_tcp_keepidle(&socket, Duration::from_secs(60))?;
-        sockopt::set_tcp_keepintvl(&socket, Duration::from_secs(15))?;
-        sockopt::set_tcp_keepcnt(&socket, 4)?;
+        prepare(&socket)?;
         socket.connect(target).await
     };
     match tokio::time::timeout(DIAL, connect).await {
@@ -248,6 +246,19 @@ pub(super) async fn dial(target: SocketAddr) -> Result<TcpStream, DialFailure> {
         Ok(Err(error)) => Err(DialFailure::from(&error)),
         Err(_) => Err(DialFailure::Unreachable(Unreachable::Host)),
     }
+}
+
+/// Sets what both connections of a flow need.
+pub(super) fn prepare(socket: impl AsFd) -> io::Result<()> {
+    // A relay must not wait for more bytes to come.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    // A target that vanishes without a word, or a program that ended while its target never answers the end, would otherwise
+    // hold a silent flow for ever.
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, SILENCE)?;
+    sockopt::set_tcp_keepintvl(&socket, SILENCE / 8)?;
+    sockopt::set_tcp_keepcnt(&socket, 4)?;
+    Ok(())
 }
 
 /// How a program is told that its target cannot be reached.

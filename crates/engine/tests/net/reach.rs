@@ -178,9 +178,8 @@ fn a_dropped_way_out_can_be_attached_again() {
         stream.write_all(b"y").unwrap();
         stream.read_exact(&mut [0]).unwrap();
     }
-    // A connection from before is told that it is gone.
-    let _ = old.write_all(b"x");
+    // A connection from before is told that it is gone, also when it only waits.
     let error = old.read(&mut [0]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert!(matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset), "{error}");
     world.runtime.block_on(sandbox.egress.take().map(Egress::close).unwrap());
 }

@@ -11,7 +11,7 @@ use crate::lab::{Namespace, SERVER, World, connect};
 
 const FLOWS: [usize; 2] = [1, 8];
 /// Bytes of all flows together.
-const TOTAL: usize = if cfg!(debug_assertions) { 256 << 20 } else { 4 << 30 };
+const TOTAL: usize = if cfg!(debug_assertions) { 256 << 20 } else { 2 << 30 };
 const BLOCK: usize = 256 << 10;
 
 /// A block whose content differs from flow to flow and within the block.
