@@ -24,7 +24,7 @@ impl LocalEngine {
 
 fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError {
     move |error| match error {
-        engine::EngineError::NoSpace => EngineError::NoSpace,
+        engine::EngineError::NoSpace(_) => EngineError::NoSpace,
         other => EngineError::failed(what, other),
     }
 }

@@ -89,7 +89,9 @@ impl Config {
         let file = match file {
             Some(file) if !file.is_file() => bail!("the configuration file {} does not exist", file.display()),
             Some(file) => Some(file.to_owned()),
-            None => xdg("XDG_CONFIG_HOME", ".config").map(|base| base.join("sandbar/config.toml")),
+            None => xdg("XDG_CONFIG_HOME", ".config")
+                .map(|base| base.join("sandbar/config.toml"))
+                .filter(|default| default.exists()),
         };
         let mut figment = Figment::from(Serialized::defaults(Self::defaults()?));
         if let Some(file) = &file {

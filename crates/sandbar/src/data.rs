@@ -80,6 +80,14 @@ impl DataDirectory {
         PathBuf::from(format!("/run/sandbar-{short}"))
     }
 
+    /// Apparent size of the sparse image that holds the sandboxes' files where the directory is not on btrfs: most of the
+    /// file system, since the image takes only what is written, and the engine guards the host's last free space.
+    pub(crate) fn pool_bytes(&self) -> anyhow::Result<u64> {
+        const LEAST: u64 = 8 << 30;
+        let found = rustix::fs::statvfs(&self.path).with_context(|| format!("cannot measure {}", self.path.display()))?;
+        Ok((found.f_blocks * found.f_frsize / 10 * 8).max(LEAST))
+    }
+
     /// The key kept in the directory, made at the first call: `e2b_` and 40 hex digits, the form every SDK accepts.
     pub(crate) fn api_key(&self) -> anyhow::Result<String> {
         let file = self.path.join("api-key");

@@ -36,8 +36,10 @@ enum Command {
 
 fn main() -> ExitCode {
     // The engine runs this very executable for work that only a single-threaded process can do.
-    if let Some(code) = engine::helper_main() {
-        return code;
+    match std::env::args().nth(1).as_deref() {
+        Some(engine::launch::ARGUMENT) => engine::launch::main(),
+        Some(engine::probe::ARGUMENT) => engine::probe::child_main(),
+        _ => {}
     }
     let arguments = Arguments::parse();
     let done = match arguments.command {

@@ -93,7 +93,7 @@ fn start_logging() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,sqlx=warn,sea_orm_migration=warn"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(stderr)
         .with_ansi(stderr().is_terminal())
         .with_target(false)
         .init();
@@ -158,7 +158,7 @@ pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> any
         data: directory.path().to_owned(),
         runtime: directory.runtime(),
         guest: node::guest_image(),
-        pool_bytes: engine::pool::default_image_bytes(directory.path())?,
+        pool_bytes: directory.pool_bytes()?,
         egress: config.egress.to_engine()?,
     };
     let engine = engine::Engine::open(engine).await.context("cannot open the engine")?;
