@@ -1,0 +1,109 @@
+//! What every implementation of `Records` promises, checked on each.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sandbar_node::lifecycle::Kept;
+use sandbar_node::memory::MemoryRecords;
+use sandbar_node::ports::{Instance, Records};
+use sandbar_node::records::SqliteRecords;
+use sandbar_node::{Created, OnTimeout, Record, Repeatable, Resources, SandboxId, Standing, Token, template};
+
+fn record() -> Record {
+    let pair = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+    Record {
+        id: SandboxId::random(),
+        template: template::resolve("code-interpreter-v1").expect("it exists"),
+        standing: Standing::Running,
+        instance: Some(Instance { pid: u32::MAX, start_time: 1 << 60 }),
+        started_at: "2026-01-02T03:04:05.678901Z".parse().expect("a moment"),
+        end_at: "2026-01-02T03:09:05.678901Z".parse().expect("a moment"),
+        lease: Duration::from_micros(300_000_001),
+        resources: Resources { cpu_count: 2, memory_mb: 1024, disk_mb: 10240, pids: 4096 },
+        access_token: Some(Token::random()),
+        traffic_token: None,
+        allow_internet: Some(false),
+        on_timeout: OnTimeout::Pause(Kept::Files),
+        auto_resume: true,
+        metadata: pair("a b", "c&d \u{1F980}"),
+        env_vars: pair("NAME", "multi\nline"),
+        mcp: Some(serde_json::json!({ "server": { "key": 1 } })),
+        boot_id: "8a6e0804-2bd0-4672-b79d-d97027f9071a".to_owned(),
+    }
+}
+
+async fn keeps_every_field(records: &dyn Records) {
+    let mut one = record();
+    let other = Record {
+        standing: Standing::Paused(Kept::Memory),
+        on_timeout: OnTimeout::Kill,
+        traffic_token: Some(Token::random()),
+        access_token: None,
+        allow_internet: None,
+        mcp: None,
+        ..record()
+    };
+    records.insert(&one, None).await.expect("it is stored");
+    records.insert(&other, None).await.expect("it is stored");
+    assert!(records.insert(&one, None).await.is_err(), "an ID is stored once");
+    one.standing = Standing::Paused(Kept::Files);
+    one.instance = None;
+    one.end_at = Timestamp::from_microsecond(1_767_323_346_000_001).expect("in range");
+    records.update(&one).await.expect("it is changed");
+    let mut all = records.all().await.expect("they are read");
+    all.sort_by_key(|record| record.id != one.id);
+    assert_eq!(all, [one.clone(), other.clone()]);
+
+    records.remove(&one.id).await.expect("it is forgotten");
+    records.remove(&one.id).await.expect("forgetting twice succeeds");
+    records.update(&one).await.expect("changing what is unknown succeeds");
+    assert_eq!(records.all().await.expect("they are read"), [other]);
+}
+
+async fn remembers_creations(records: &dyn Records) {
+    let one = record();
+    let repeatable = Repeatable { key: "key-1".to_owned(), fingerprint: "f1".to_owned() };
+    assert_eq!(records.creation("key-1").await.expect("it is read"), None);
+    records.insert(&one, Some(&repeatable)).await.expect("it is stored");
+    let expected = Some(("f1".to_owned(), Created::from(&one)));
+    assert_eq!(records.creation("key-1").await.expect("it is read"), expected);
+
+    let other = record();
+    assert!(records.insert(&other, Some(&repeatable)).await.is_err(), "a key is stored once");
+    assert_eq!(records.all().await.expect("they are read").len(), 1, "both are stored or neither");
+
+    records.remove(&one.id).await.expect("it is forgotten");
+    assert_eq!(records.creation("key-1").await.expect("it is read"), expected, "also when the sandbox is gone");
+    records.forget_creations(one.started_at).await.expect("old keys are forgotten");
+    assert_eq!(records.creation("key-1").await.expect("it is read"), expected, "this one is not old");
+    let later = Timestamp::from_microsecond(one.started_at.as_microsecond() + 1).expect("in range");
+    records.forget_creations(later).await.expect("old keys are forgotten");
+    assert_eq!(records.creation("key-1").await.expect("it is read"), None);
+}
+
+#[tokio::test]
+async fn memory_keeps_the_promises() {
+    keeps_every_field(&MemoryRecords::default()).await;
+    remembers_creations(&MemoryRecords::default()).await;
+}
+
+#[tokio::test]
+async fn sqlite_keeps_the_promises() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    keeps_every_field(&SqliteRecords::open(&directory.path().join("one?.sqlite")).await.expect("it opens")).await;
+    remembers_creations(&SqliteRecords::open(&directory.path().join("two.sqlite")).await.expect("it opens")).await;
+}
+
+#[tokio::test]
+async fn sqlite_outlives_the_server() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("node.sqlite");
+    let one = record();
+    let first = SqliteRecords::open(&file).await.expect("it opens");
+    first.insert(&one, None).await.expect("it is stored");
+    // Not closed, as after kill -9: what was acknowledged is in the write-ahead log.
+    let second = SqliteRecords::open(&file).await.expect("it opens again");
+    assert_eq!(second.all().await.expect("they are read"), [one]);
+    drop(first);
+}
