@@ -84,7 +84,8 @@ impl DataDirectory {
     /// file system, since the image takes only what is written, and the engine guards the host's last free space.
     pub(crate) fn pool_bytes(&self) -> anyhow::Result<u64> {
         const LEAST: u64 = 8 << 30;
-        let found = rustix::fs::statvfs(&self.path).with_context(|| format!("cannot measure {}", self.path.display()))?;
+        let found =
+            rustix::fs::statvfs(&self.path).with_context(|| format!("cannot measure {}", self.path.display()))?;
         Ok((found.f_blocks * found.f_frsize / 10 * 8).max(LEAST))
     }
 

@@ -43,7 +43,8 @@ impl Down {
         let (directory, server) = match DataDirectory::take(&config.data)? {
             Ok(directory) => (directory, None),
             Err(Busy::Served(Some(note))) => {
-                let pid = i32::try_from(note.pid).ok().and_then(Pid::from_raw).context("the server's note is damaged")?;
+                let pid =
+                    i32::try_from(note.pid).ok().and_then(Pid::from_raw).context("the server's note is damaged")?;
                 kill_process(pid, Signal::USR1).with_context(|| format!("cannot reach process {}", note.pid))?;
                 (DataDirectory::take_before(&config.data, Instant::now() + PATIENCE)?, Some(note.pid))
             }

@@ -15,13 +15,18 @@ use std::process::ExitCode;
 /// No cloud account, no KVM, no Docker: `sandbar up` starts a server that the unmodified Python and JavaScript `e2b`
 /// packages accept.
 #[derive(Parser)]
-#[command(name = "sandbar", version, max_term_width = 100, after_help = "\
+#[command(
+    name = "sandbar",
+    version,
+    max_term_width = 100,
+    after_help = "\
 Examples:
   sandbar doctor            what this machine offers, and how to get what is missing
   sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs
   sandbar down              end the server and every sandbox
 
-Configuration is read from a file, then SANDBAR_* variables, then flags; see `sandbar up --help`.")]
+Configuration is read from a file, then SANDBAR_* variables, then flags; see `sandbar up --help`."
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -6,43 +6,43 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 #[derive(Clone)]
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     address: String,
-    pub id: String,
-    pub token: String,
+    pub(crate) id: String,
+    pub(crate) token: String,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Output {
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Output {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
     /// What the process ended with; 128 + the signal's meaning is the shell's business, -1 stands for a signal.
-    pub exit: i64,
+    pub(crate) exit: i64,
 }
 
 impl Output {
-    pub fn ok(&self) -> bool {
+    pub(crate) fn ok(&self) -> bool {
         self.exit == 0
     }
 }
 
 /// A command whose output is still coming.
-pub struct Running {
+pub(crate) struct Running {
     stream: Streaming,
     pending: Vec<u8>,
 }
 
 impl Sandbox {
-    pub fn new(address: &str, id: String, token: String) -> Self {
+    pub(crate) fn new(address: &str, id: String, token: String) -> Self {
         Self { address: address.to_owned(), id, token }
     }
 
     /// The same sandbox behind a server that was started again.
-    pub fn at(&self, address: &str) -> Self {
+    pub(crate) fn at(&self, address: &str) -> Self {
         Self { address: address.to_owned(), ..self.clone() }
     }
 
-    pub fn try_request(
+    pub(crate) fn try_request(
         &self,
         port: u16,
         method: &str,
@@ -60,40 +60,43 @@ impl Sandbox {
     }
 
     #[track_caller]
-    pub fn request(&self, port: u16, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+    pub(crate) fn request(
+        &self,
+        port: u16,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Reply {
         self.try_request(port, method, target, headers, body)
             .and_then(Streaming::finish)
             .unwrap_or_else(|error| panic!("{method} {target} on port {port}: {error}"))
     }
 
-    pub fn healthy(&self) -> bool {
-        self.request(49983, "GET", "/health", &[], b"").status == 204
-    }
-
     #[track_caller]
-    pub fn run(&self, command: &str) -> Output {
+    pub(crate) fn run(&self, command: &str) -> Output {
         self.run_as("user", command)
     }
 
     #[track_caller]
-    pub fn run_as(&self, user: &str, command: &str) -> Output {
+    pub(crate) fn run_as(&self, user: &str, command: &str) -> Output {
         self.start_as(user, command).wait()
     }
 
     /// Runs and demands exit 0.
     #[track_caller]
-    pub fn must(&self, user: &str, command: &str) -> String {
+    pub(crate) fn must(&self, user: &str, command: &str) -> String {
         let output = self.run_as(user, command);
         assert!(output.ok(), "{command}: {output:?}");
         output.stdout
     }
 
     #[track_caller]
-    pub fn start_as(&self, user: &str, command: &str) -> Running {
+    pub(crate) fn start_as(&self, user: &str, command: &str) -> Running {
         self.try_start_as(user, command).unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    pub fn try_start_as(&self, user: &str, command: &str) -> std::io::Result<Running> {
+    pub(crate) fn try_start_as(&self, user: &str, command: &str) -> std::io::Result<Running> {
         let message = json!({
             "process": { "cmd": "/bin/bash", "args": ["-l", "-c", command] },
             "stdin": false,
@@ -117,27 +120,20 @@ impl Sandbox {
     }
 
     #[track_caller]
-    pub fn write(&self, path: &str, content: &[u8]) -> Reply {
+    pub(crate) fn write(&self, path: &str, content: &[u8]) -> Reply {
         let target = format!("/files?path={path}");
         self.request(49983, "POST", &target, &[("Content-Type", "application/octet-stream")], content)
     }
 
     #[track_caller]
-    pub fn read(&self, path: &str) -> Reply {
+    pub(crate) fn read(&self, path: &str) -> Reply {
         self.request(49983, "GET", &format!("/files?path={path}"), &[], b"")
-    }
-
-    /// A unary call of the guest.
-    #[track_caller]
-    pub fn unary(&self, method: &str, message: &Value) -> Reply {
-        let target = format!("/{method}");
-        self.request(49983, "POST", &target, &[("Content-Type", "application/json")], message.to_string().as_bytes())
     }
 }
 
 impl Running {
     /// The next event, or `None` at the end of the stream.
-    pub fn next_event(&mut self) -> std::io::Result<Option<Value>> {
+    pub(crate) fn next_event(&mut self) -> std::io::Result<Option<Value>> {
         loop {
             if self.pending.len() >= 5 {
                 let length = u32::from_be_bytes(self.pending[1..5].try_into().expect("four bytes")) as usize;
@@ -163,18 +159,18 @@ impl Running {
 
     /// The process's number inside the sandbox; consumes the start event.
     #[track_caller]
-    pub fn pid(&mut self) -> u64 {
+    pub(crate) fn pid(&mut self) -> u64 {
         let event = self.next_event().expect("the stream is open").expect("an event comes");
         event["start"]["pid"].as_u64().unwrap_or_else(|| panic!("not a start event: {event}"))
     }
 
     #[track_caller]
-    pub fn wait(mut self) -> Output {
+    pub(crate) fn wait(mut self) -> Output {
         self.collect().unwrap_or_else(|error| panic!("the command's stream broke: {error}"))
     }
 
     /// Everything up to the end, or how the stream broke.
-    pub fn collect(&mut self) -> std::io::Result<Output> {
+    pub(crate) fn collect(&mut self) -> std::io::Result<Output> {
         let (mut stdout, mut stderr, mut exit) = (Vec::new(), Vec::new(), None);
         while let Some(event) = self.next_event()? {
             if let Some(data) = event["data"]["stdout"].as_str() {

@@ -1,13 +1,11 @@
 //! Attempts to get out of a sandbox. Each asserts the refusal inside and its control: the same attempt goes through
 //! where it is allowed, so a refusal here means isolation and not a typing mistake.
 
-mod support;
-
+use crate::support::{Output, Sandbox, Server};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
-use support::{Output, Sandbox, Server};
 
 /// One way out that must be shut.
 struct Attempt {
@@ -110,18 +108,38 @@ const ATTEMPTS: &[Attempt] = &[
     },
     Attempt { what: "bpf", inside: syscall!(321, 5, 0, 0), refusal: "EPERM", control: syscall!(321, 5, 0, 0) },
     Attempt { what: "keyctl", inside: syscall!(250, 0, -3, 0), refusal: "EPERM", control: syscall!(250, 0, -3, 0) },
-    Attempt { what: "perf_event_open", inside: syscall!(298, 0, 0, -1, -1, 0), refusal: "EPERM", control: syscall!(298, 0, 0, -1, -1, 0) },
-    Attempt { what: "kexec_load", inside: syscall!(246, 0, 0, 0, -1), refusal: "EPERM", control: syscall!(246, 0, 0, 0, -1) },
+    Attempt {
+        what: "perf_event_open",
+        inside: syscall!(298, 0, 0, -1, -1, 0),
+        refusal: "EPERM",
+        control: syscall!(298, 0, 0, -1, -1, 0),
+    },
+    Attempt {
+        what: "kexec_load",
+        inside: syscall!(246, 0, 0, 0, -1),
+        refusal: "EPERM",
+        control: syscall!(246, 0, 0, 0, -1),
+    },
     Attempt { what: "init_module", inside: syscall!(175, 0, 0, 0), refusal: "EPERM", control: syscall!(175, 0, 0, 0) },
     Attempt { what: "clock_settime", inside: syscall!(227, 0, 0), refusal: "EPERM", control: syscall!(227, 0, 0) },
-    Attempt { what: "open_by_handle_at", inside: syscall!(304, -1, 0, 0), refusal: "EPERM", control: syscall!(304, -1, 0, 0) },
+    Attempt {
+        what: "open_by_handle_at",
+        inside: syscall!(304, -1, 0, 0),
+        refusal: "EPERM",
+        control: syscall!(304, -1, 0, 0),
+    },
     Attempt { what: "io_uring_setup", inside: syscall!(425, 1, 0), refusal: "EPERM", control: syscall!(425, 1, 0) },
     Attempt { what: "userfaultfd", inside: syscall!(323, 0), refusal: "EPERM", control: syscall!(323, 0) },
     Attempt { what: "swapon", inside: syscall!(167, 0, 0), refusal: "EPERM", control: syscall!(167, 0, 0) },
-    Attempt { what: "the new mount interface", inside: syscall!(430, 0, 0), refusal: "EPERM", control: syscall!(430, 0, 0) },
+    Attempt {
+        what: "the new mount interface",
+        inside: syscall!(430, 0, 0),
+        refusal: "EPERM",
+        control: syscall!(430, 0, 0),
+    },
     Attempt {
         what: "gain capabilities by a file",
-        inside: "cp /usr/bin/python3.* /tmp/py 2>/dev/null; p=$(ls /tmp/py* | head -n 1); setcap cap_sys_admin+ep $p; \
+        inside: "p=/tmp/py; cp $(readlink -f /usr/bin/python3) $p && setcap cap_sys_admin+ep $p; \
                  su user -c \"$p -c 'import ctypes,os; l=ctypes.CDLL(None,use_errno=True); \
                  r=l.mount(b\\\"none\\\",b\\\"/mnt\\\",b\\\"tmpfs\\\",0,0); raise SystemExit(os.strerror(ctypes.get_errno()) if r else 0)'\"",
         refusal: "ermi",
@@ -162,7 +180,7 @@ fn root_inside_is_nobody_outside() {
     let sandbox = server.create();
     let mut sleeper = sandbox.start_as("root", "exec sleep 987654");
     sleeper.pid();
-    let ids = support::eventually("the sleeper shows on the host", std::time::Duration::from_secs(5), || {
+    let ids = crate::support::eventually("the sleeper shows on the host", std::time::Duration::from_secs(5), || {
         std::fs::read_dir("/proc").expect("procfs").flatten().find_map(|entry| {
             let command = std::fs::read(entry.path().join("cmdline")).ok()?;
             (command == b"sleep\0987654\0").then_some(())?;
@@ -174,7 +192,8 @@ fn root_inside_is_nobody_outside() {
     assert!(host_uid >= 65536, "the sandbox's root is {host_uid} on the host");
     let capabilities = sandbox.must("root", "grep CapBnd /proc/self/status");
     let bounding = u64::from_str_radix(capabilities.split_whitespace().nth(1).expect("a mask"), 16).expect("hex");
-    for (name, bit) in [("NET_ADMIN", 12), ("SYS_MODULE", 16), ("SYS_PTRACE", 19), ("SYS_ADMIN", 21), ("SYS_TIME", 25)] {
+    for (name, bit) in [("NET_ADMIN", 12), ("SYS_MODULE", 16), ("SYS_PTRACE", 19), ("SYS_ADMIN", 21), ("SYS_TIME", 25)]
+    {
         assert_eq!(bounding >> bit & 1, 0, "CAP_{name} is in the bounding set {bounding:#x}");
     }
     assert_eq!(bounding >> 7 & 1, 1, "the control: CAP_SETUID is in the bounding set, for sudo");
@@ -189,7 +208,8 @@ fn a_set_user_id_file_is_out_of_reach_for_the_hosts_users() {
     assert_eq!(sandbox.must("user", "/home/user/rootshell -p -c 'id -u'").trim(), "0", "the control: it works inside");
     let mode = std::fs::metadata(server.data()).expect("the data directory").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
-    let outside = on_host(&format!("setpriv --reuid 65534 --clear-groups find {} -name rootshell", server.data().display()));
+    let outside =
+        on_host(&format!("setpriv --reuid 65534 --clear-groups find {} -name rootshell", server.data().display()));
     assert!(!outside.stdout.contains("rootshell"), "{outside:?}");
 }
 
@@ -254,7 +274,9 @@ fn edge_status(server: &Server, sandbox: &Sandbox, token: &str) -> u16 {
         ("X-Access-Token", token),
         ("Content-Type", "application/json"),
     ];
-    support::http::request(&server.address, "POST", "/process.Process/List", &headers, b"{}").expect("an answer").status
+    crate::support::http::request(&server.address, "POST", "/process.Process/List", &headers, b"{}")
+        .expect("an answer")
+        .status
 }
 
 #[test]
@@ -269,17 +291,26 @@ fn sandboxes_do_not_see_each_other() {
     assert!(!found.stdout.contains("secret"), "{found:?}");
     // Shared memory and message queues are namespaced too.
     one.must("user", "/usr/bin/python3 -c \"import ctypes; assert ctypes.CDLL(None).shmget(4711, 4096, 0o1666) >= 0\"");
-    let other = two.run_as("root", "/usr/bin/python3 -c \"import ctypes,sys; sys.exit(ctypes.CDLL(None).shmget(4711, 0, 0) < 0)\"");
+    let other = two.run_as(
+        "root",
+        "/usr/bin/python3 -c \"import ctypes,sys; sys.exit(ctypes.CDLL(None).shmget(4711, 0, 0) < 0)\"",
+    );
     assert!(!other.ok(), "{other:?}");
-    let same = one.run_as("user", "/usr/bin/python3 -c \"import ctypes,sys; sys.exit(ctypes.CDLL(None).shmget(4711, 0, 0) < 0)\"");
+    let same = one.run_as(
+        "user",
+        "/usr/bin/python3 -c \"import ctypes,sys; sys.exit(ctypes.CDLL(None).shmget(4711, 0, 0) < 0)\"",
+    );
     assert!(same.ok(), "the control: {same:?}");
 
     let mut serving = one.start_as("user", "cd /tmp && exec /usr/bin/python3 -m http.server 8123 --bind 0.0.0.0");
     serving.pid();
-    support::eventually("the service answers through the edge", std::time::Duration::from_secs(10), || {
+    crate::support::eventually("the service answers through the edge", std::time::Duration::from_secs(10), || {
         (one.request(8123, "GET", "/", &[], b"").status == 200).then_some(())
     });
-    let addresses = one.must("user", "/usr/bin/python3 -c \"print(open('/proc/net/fib_trie').read())\" | grep -oE '[0-9]+(\\.[0-9]+){3}' | sort -u");
+    let addresses = one.must(
+        "user",
+        "/usr/bin/python3 -c \"print(open('/proc/net/fib_trie').read())\" | grep -oE '[0-9]+(\\.[0-9]+){3}' | sort -u",
+    );
     for address in addresses.lines().filter(|address| !address.starts_with("0.") && !address.ends_with(".0")) {
         let reached = two.run_as("user", &format!("curl -s -m 3 http://{address}:8123/"));
         assert!(!reached.ok(), "{address} of another sandbox answered: {reached:?}");
@@ -293,12 +324,13 @@ fn a_paused_or_foreign_key_opens_nothing() {
     for key in ["", "e2b_0000000000000000000000000000000000000000"] {
         let headers = [("X-API-Key", key)];
         let path = format!("/sandboxes/{}", sandbox.id);
-        let reply = support::http::request(&server.address, "GET", &path, &headers, b"").expect("an answer");
+        let reply = crate::support::http::request(&server.address, "GET", &path, &headers, b"").expect("an answer");
         assert_eq!((reply.status, reply.json()["code"].as_i64()), (401, Some(401)));
     }
     assert_eq!(server.call("GET", &format!("/sandboxes/{}", sandbox.id), None).status, 200, "the control");
     // The guest's host-only routes are not to be had through the edge, token or not.
-    for route in ["/init", "/sandbar/lease", "/sandbar/log", "/freeze", "//sandbar/lease", "/sandbar/../sandbar/lease"] {
+    for route in ["/init", "/sandbar/lease", "/sandbar/log", "/freeze", "//sandbar/lease", "/sandbar/../sandbar/lease"]
+    {
         let reply = sandbox.request(49983, "POST", route, &[], b"{}");
         assert_eq!(reply.status, 404, "{route}: {}", reply.text());
     }

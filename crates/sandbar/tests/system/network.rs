@@ -1,13 +1,11 @@
 //! What a sandbox can reach: the internet, names, package registries; and what it cannot: the host, its loopback, private
 //! networks without leave, metadata services.
 
-mod support;
-
+use crate::support::internet::{HOST_SIDE, Internet, PRIVATE, PUBLIC};
+use crate::support::{Sandbox, Server};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use support::internet::{HOST_SIDE, Internet, PRIVATE, PUBLIC};
-use support::{Sandbox, Server};
 
 /// A plain web server on port 8000 of every address of the far host.
 const WEB: &str = "
@@ -65,7 +63,7 @@ print('.')
 server.serve_forever()
 "#;
 
-fn get(sandbox: &Sandbox, url: &str) -> support::Output {
+fn get(sandbox: &Sandbox, url: &str) -> crate::support::Output {
     sandbox.run(&format!("curl -sS -m 5 {url}"))
 }
 
@@ -107,7 +105,10 @@ fn the_network_is_what_was_promised() {
 
     // Names, TCP and UDP to a public address.
     assert_eq!(get(&sandbox, "http://registry.test:8000/").stdout, "far");
-    let posted = sandbox.must("user", "head -c 5000000 /dev/zero | tr '\\0' '\\1' | curl -sS -m 20 --data-binary @- http://registry.test:8000/");
+    let posted = sandbox.must(
+        "user",
+        "head -c 5000000 /dev/zero | tr '\\0' '\\1' | curl -sS -m 20 --data-binary @- http://registry.test:8000/",
+    );
     assert_eq!(posted, "5000000");
     let udp = format!(
         "/usr/bin/python3 -c \"import socket; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(5); \
@@ -128,7 +129,8 @@ fn the_network_is_what_was_promised() {
 
     // The host, by every name and address it has.
     let port = host_service();
-    let control = std::process::Command::new("curl").args(["-s", "-m", "5", &format!("http://{HOST_SIDE}:{port}/")]).output();
+    let control =
+        std::process::Command::new("curl").args(["-s", "-m", "5", &format!("http://{HOST_SIDE}:{port}/")]).output();
     assert_eq!(control.expect("curl runs").stdout, b"host", "the control: the host reaches its own service");
     let gateway = sandbox.must("user", "grep nameserver /etc/resolv.conf | cut -d' ' -f2").trim().to_owned();
     for (what, host) in [

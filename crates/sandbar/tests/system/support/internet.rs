@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub const PUBLIC: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
-pub const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 213, 7, 2);
+pub(crate) const PUBLIC: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
+pub(crate) const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 213, 7, 2);
 /// The host's own side of the link: never to be reached from a sandbox.
-pub const HOST_SIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 129);
+pub(crate) const HOST_SIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 129);
 
-pub struct Internet {
+pub(crate) struct Internet {
     namespace: String,
     children: Vec<Child>,
-    pub nameserver: SocketAddr,
+    pub(crate) nameserver: SocketAddr,
     stop: Arc<AtomicBool>,
 }
 
@@ -26,7 +26,7 @@ fn run(command: &str) {
 }
 
 impl Internet {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let namespace = format!("sbt{}", std::process::id());
         let stop = Arc::new(AtomicBool::new(false));
         let nameserver = serve_names(Arc::clone(&stop));
@@ -42,14 +42,19 @@ impl Internet {
     }
 
     /// Runs a Python program on the far host until the internet is dropped; it prints a line when it serves.
-    pub fn serve(&mut self, script: &str) {
+    pub(crate) fn serve(&mut self, script: &str) {
         let mut child = Command::new("ip")
             .args(["netns", "exec", &self.namespace, "/usr/bin/python3", "-u", "-c", script])
             .stdout(Stdio::piped())
             .spawn()
             .expect("ip runs");
         let mut first = [0];
-        child.stdout.as_mut().expect("stdout is piped").read_exact(&mut first).expect("the service says that it serves");
+        child
+            .stdout
+            .as_mut()
+            .expect("stdout is piped")
+            .read_exact(&mut first)
+            .expect("the service says that it serves");
         self.children.push(child);
     }
 }

@@ -1,14 +1,12 @@
 //! A sandbox that takes all it can: the others, the server and the host do not feel it.
 
-mod support;
-
+use crate::support::{Server, eventually};
 use serde_json::json;
 use std::time::{Duration, Instant};
-use support::{Server, eventually};
 
 /// The neighbour answers, promptly, while the other one misbehaves.
 #[track_caller]
-fn undisturbed(neighbour: &support::Sandbox) {
+fn undisturbed(neighbour: &crate::support::Sandbox) {
     let started = Instant::now();
     assert_eq!(neighbour.must("user", "echo calm").trim(), "calm");
     assert!(started.elapsed() < Duration::from_secs(10), "the neighbour took {:?}", started.elapsed());

@@ -9,33 +9,33 @@ use std::time::Duration;
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub struct Reply {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
     /// False when the connection was cut before the body's end.
-    pub complete: bool,
+    pub(crate) complete: bool,
 }
 
 impl Reply {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
     #[track_caller]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
     }
 }
 
 /// A response whose head has been read and whose body is still coming.
-pub struct Streaming {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
+pub(crate) struct Streaming {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
     reader: BufReader<TcpStream>,
     framing: Framing,
 }
@@ -46,7 +46,7 @@ enum Framing {
     UntilClose,
 }
 
-pub fn request(
+pub(crate) fn request(
     address: &str,
     method: &str,
     target: &str,
@@ -57,7 +57,7 @@ pub fn request(
 }
 
 /// Sends a request and reads the head of the answer.
-pub fn start(
+pub(crate) fn start(
     address: &str,
     method: &str,
     target: &str,
@@ -121,7 +121,7 @@ fn read_head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Head> {
 
 impl Streaming {
     /// The next piece of the body; `None` at its proper end, an error when the connection is cut before.
-    pub fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+    pub(crate) fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         match &mut self.framing {
             Framing::Length(0) => Ok(None),
             Framing::Length(left) => {
@@ -157,7 +157,7 @@ impl Streaming {
         }
     }
 
-    pub fn finish(mut self) -> std::io::Result<Reply> {
+    pub(crate) fn finish(mut self) -> std::io::Result<Reply> {
         let mut body = Vec::new();
         let complete = loop {
             match self.next() {

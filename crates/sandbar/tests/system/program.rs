@@ -1,10 +1,8 @@
 //! The program as people and scripts use it: flags, files, messages, exit codes.
 
-mod support;
-
+use crate::support::Server;
+use crate::support::server::PROGRAM;
 use std::process::{Command, Output};
-use support::server::PROGRAM;
-use support::Server;
 
 fn sandbar(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().expect("the program runs")
@@ -33,7 +31,8 @@ fn without_isolation_nothing_runs_and_doctor_is_named() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let program = directory.path().join("sandbar");
     std::fs::copy(PROGRAM, &program).expect("a copy that nobody may run");
-    let open = "chmod 755 \"$0\"; exec setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp \"$1\" \"${@:2}\"";
+    let open =
+        "chmod 755 \"$0\"; exec setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp \"$1\" \"${@:2}\"";
     let as_nobody = |arguments: &[&str]| {
         Command::new("bash")
             .args(["-c", open])
@@ -140,7 +139,9 @@ fn extensions_are_listed_and_can_be_left_out() {
 #[test]
 fn what_is_not_built_yet_says_so() {
     let server = Server::start();
-    for (method, path) in [("POST", "/sandboxes/iabc/fork"), ("GET", "/snapshots"), ("GET", "/volumes"), ("GET", "/secrets")] {
+    for (method, path) in
+        [("POST", "/sandboxes/iabc/fork"), ("GET", "/snapshots"), ("GET", "/volumes"), ("GET", "/secrets")]
+    {
         let reply = server.call(method, path, Some(serde_json::json!({})));
         assert_eq!(reply.status, 501, "{method} {path}: {}", reply.text());
         assert_eq!(reply.header("should-retry"), Some("false"));

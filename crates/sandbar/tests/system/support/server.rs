@@ -9,49 +9,45 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbar");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbar");
 
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
-    pub address: String,
-    pub key: String,
+    pub(crate) address: String,
+    pub(crate) key: String,
     data: TempDir,
     arguments: Vec<String>,
 }
 
 impl Server {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::with(&[])
     }
 
     /// Starts a server with more flags for `sandbar up`.
-    pub fn with(arguments: &[&str]) -> Self {
+    pub(crate) fn with(arguments: &[&str]) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let (child, address, key) = launch(data.path(), &arguments);
         Self { child, address, key, data, arguments }
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub fn data(&self) -> &Path {
+    pub(crate) fn data(&self) -> &Path {
         self.data.path()
     }
 
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.data.path().join(name)
     }
 
     /// Ends the server as a crash would, without a chance to clean up.
-    pub fn kill_9(&mut self) {
+    pub(crate) fn kill_9(&mut self) {
         self.child.kill().expect("the server is ours");
         self.child.wait().expect("the server has ended");
     }
 
     /// Ends the server politely; sandboxes stay.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         signal(self.child.id(), "TERM");
         super::eventually("the server ends on SIGTERM", Duration::from_secs(30), || {
             self.child.try_wait().expect("the server is ours")
@@ -59,29 +55,29 @@ impl Server {
     }
 
     /// Starts a server on the same data directory again.
-    pub fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self) {
         let (child, address, key) = launch(self.data.path(), &self.arguments);
         (self.child, self.address, self.key) = (child, address, key);
     }
 
     /// A control-plane call with the key.
-    pub fn call(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
+    pub(crate) fn call(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
         self.try_call(method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    pub fn try_call(&self, method: &str, path: &str, body: Option<Value>) -> std::io::Result<Reply> {
+    pub(crate) fn try_call(&self, method: &str, path: &str, body: Option<Value>) -> std::io::Result<Reply> {
         let body = body.map(|body| body.to_string()).unwrap_or_default();
         let headers = [("X-API-Key", self.key.as_str()), ("Content-Type", "application/json")];
         http::request(&self.address, method, path, &headers, body.as_bytes())
     }
 
     #[track_caller]
-    pub fn create(&self) -> Sandbox {
+    pub(crate) fn create(&self) -> Sandbox {
         self.create_with(serde_json::json!({ "templateID": "base" }))
     }
 
     #[track_caller]
-    pub fn create_with(&self, body: Value) -> Sandbox {
+    pub(crate) fn create_with(&self, body: Value) -> Sandbox {
         let reply = self.call("POST", "/v2/sandboxes", Some(body));
         assert_eq!(reply.status, 201, "{}", reply.text());
         let answer = reply.json();
@@ -131,7 +127,7 @@ fn launch(data: &Path, arguments: &[String]) -> (Child, String, String) {
     }
 }
 
-pub fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     let done = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().expect("kill runs");
     assert!(done.success(), "kill -{name} {pid}");
 }

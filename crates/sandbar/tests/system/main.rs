@@ -1,0 +1,8 @@
+//! The product as its users meet it: a real server, real sandboxes, plain HTTP.
+
+mod isolation;
+mod limits;
+mod network;
+mod program;
+mod reliability;
+mod support;
