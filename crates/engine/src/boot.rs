@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -32,6 +33,8 @@ use crate::{Boot, EngineConfig, Instance, Limits, net, rootfs::Template};
 
 /// A boot takes milliseconds; on a machine that is overloaded by hundreds of them, seconds.
 const BOOT_LIMIT: Duration = Duration::from_secs(30);
+/// For the work directories of overlays and the files that name the sandbox.
+const ROOM_TO_MOUNT: u64 = 16 << 20;
 /// In a volume: how it was last booted.
 const RECORD: &str = "boot.json";
 /// In a volume: what the sandbox wrote.
@@ -87,17 +90,31 @@ pub(crate) struct Scaffold {
     pub(crate) ids: Option<Range>,
     /// Once it runs.
     pub(crate) process: Option<OwnedFd>,
+    /// The process group of the launcher and of what it has made so far, all of them our children.
+    group: Option<Pid>,
     kept: bool,
 }
 
 impl Scaffold {
     /// Of a sandbox that runs already: nothing is taken down on drop.
     pub(crate) fn adopted(name: String, cgroup: Cgroup, socket: PathBuf, ids: Option<Range>, process: OwnedFd) -> Self {
-        Self { name, cgroup, socket, ids, process: Some(process), kept: true }
+        Self { name, cgroup, socket, ids, process: Some(process), group: None, kept: true }
     }
 
     pub(crate) fn keep(&mut self) {
         self.kept = true;
+    }
+}
+
+impl Scaffold {
+    /// Waits for children of ours that have been killed.
+    fn reap(&self) {
+        if let Some(process) = &self.process {
+            let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
+        }
+        if let Some(group) = self.group {
+            while waitid(WaitId::Pgid(Some(group)), WaitIdOptions::EXITED).is_ok() {}
+        }
     }
 }
 
@@ -107,9 +124,8 @@ impl Drop for Scaffold {
             return;
         }
         let ended = self.cgroup.kill_all();
-        if let (Ok(()), Some(process)) = (&ended, &self.process) {
-            // Our child: gone in a moment, and then ours to reap.
-            let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
+        if ended.is_ok() {
+            self.reap();
         }
         let ended = ended.and_then(|()| self.cgroup.remove()).map_err(EngineError::from);
         if let Err(error) = ended.and_then(|()| remove_socket(&self.socket)) {
@@ -152,7 +168,8 @@ impl Workshop {
         let mut watch = Stopwatch::start();
         let ids = self.ranges.take().map_err(EngineError::TooMany)?;
         let limit = u64::from(limits.disk_mb) << 20;
-        let volume = self.pool.volume(&name, limit)?;
+        // A full volume must boot: mounting takes a little room, else the overlay turns read-only.
+        let volume = self.pool.volume(&name, limit + ROOM_TO_MOUNT)?;
         let writable = prepare_volume(volume.path(), &template, limit)
             .map_err(EngineError::io(format!("prepare volume {name}")))?;
         watch.mark("volume ready");
@@ -172,28 +189,30 @@ impl Workshop {
             nameserver: internet.then_some(net::NAMESERVER),
             shared_memory_bytes: shared_memory(&limits),
         };
-        let mut scaffold = Scaffold { name, cgroup, socket, ids: Some(ids), process: None, kept: false };
+        let mut scaffold = Scaffold { name, cgroup, socket, ids: Some(ids), process: None, group: None, kept: false };
         let config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
-        let (instance, process, network) = self.launch(&scaffold, &spec, &config, &mut watch)?;
+        let (instance, network) = self.launch(&mut scaffold, &spec, &config, &mut watch)?;
         debug!(sandbox = scaffold.name, marks = ?watch.marks, "boot, seen by the server");
-        scaffold.process = Some(process);
+        volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", scaffold.name)))?;
         Ok(Started { instance, network, volume, scaffold })
     }
 
     fn launch(
         &self,
-        scaffold: &Scaffold,
+        scaffold: &mut Scaffold,
         spec: &Spec,
         config: &OwnedFd,
         watch: &mut Stopwatch,
-    ) -> Result<(Instance, OwnedFd, OwnedFd), EngineError> {
+    ) -> Result<(Instance, OwnedFd), EngineError> {
+        let name = scaffold.name.clone();
         let failed = |step: &str| {
-            let step = step.to_owned();
-            move |source| EngineError::Launch { name: scaffold.name.clone(), step, source }
+            let (name, step) = (name.clone(), step.to_owned());
+            move |source| EngineError::Launch { name, step, source }
         };
         let listener = listen(&scaffold.socket).map_err(failed("listen for the guest"))?;
         let (ours, theirs) = Channel::pair().map_err(failed("make a channel to the launcher"))?;
         let launcher = spawn_launcher(theirs).map_err(failed("spawn the launcher"))?;
+        scaffold.group = launcher.id().try_into().ok().and_then(Pid::from_raw);
         let mut launcher = Launcher(launcher);
         watch.mark("launcher spawned");
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd(), self.filter.as_fd()];
@@ -201,16 +220,14 @@ impl Workshop {
         let pid = follow(&ours, scaffold)?;
         watch.mark("guest executed");
         launcher.0.wait().map_err(failed("wait for the launcher"))?;
-        // Process 1 is our child and not reaped: the number cannot mean another.
-        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed("open process 1")(error.into()))?;
-        let ended = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         if !matches!(ended, Ok(None)) {
             return Err(failed("keep process 1 running")(io::ErrorKind::BrokenPipe.into()));
         }
         let pid = pid.as_raw_nonzero().get().cast_unsigned();
         let start_time = start_time_of(pid).map_err(failed("identify process 1"))?;
         let network = File::open(format!("/proc/{pid}/ns/net")).map_err(failed("open the network of the sandbox"))?;
-        Ok((Instance { pid, start_time }, process, network.into()))
+        Ok((Instance { pid, start_time }, network.into()))
     }
 }
 
@@ -229,15 +246,16 @@ fn spawn_launcher(channel: Channel) -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .arg(launch::ARGUMENT)
         .env_clear()
+        .process_group(0)
         .stdin(Stdio::from(channel.into_descriptor()))
         .stdout(Stdio::null())
         .spawn()
 }
 
 /// Reads reports until the channel closes, which the exec of the guest does; gives process 1.
-fn follow(channel: &Channel, scaffold: &Scaffold) -> Result<Pid, EngineError> {
-    let failed =
-        |step: &str, source| EngineError::Launch { name: scaffold.name.clone(), step: step.to_owned(), source };
+fn follow(channel: &Channel, scaffold: &mut Scaffold) -> Result<Pid, EngineError> {
+    let name = scaffold.name.clone();
+    let failed = |step: &str, source| EngineError::Launch { name: name.clone(), step: step.to_owned(), source };
     set_socket_timeout(channel, Timeout::Recv, Some(BOOT_LIMIT))
         .map_err(|error| failed("set a deadline", error.into()))?;
     let (mut process, mut executing) = (None, false);
@@ -247,30 +265,23 @@ fn follow(channel: &Channel, scaffold: &Scaffold) -> Result<Pid, EngineError> {
             _ => failed("hear from the launcher", error),
         })?;
         match message {
-            Some((Report::Made { pid }, _)) => process = Pid::from_raw(pid),
+            Some((Report::Made { pid }, _)) => {
+                process = Pid::from_raw(pid);
+                // Our child and not reaped: the number cannot mean another.
+                let opened = process.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose();
+                scaffold.process = opened.map_err(|error| failed("open process 1", error.into()))?;
+            }
             Some((Report::Executing, _)) => executing = true,
             Some((Report::Timings(marks), _)) => debug!(sandbox = scaffold.name, ?marks, "boot"),
             Some((Report::Failed { step, errno }, _)) => {
-                reap(process);
                 return Err(failed(&step, io::Error::from_raw_os_error(errno)));
             }
             None => break,
         }
     }
     match process {
-        Some(pid) if executing => Ok(pid),
-        process => {
-            reap(process);
-            Err(failed("finish: the launcher died", io::ErrorKind::BrokenPipe.into()))
-        }
-    }
-}
-
-/// A first process that will not become a guest ends by itself; it is our child.
-fn reap(process: Option<Pid>) {
-    if let Some(pid) = process {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+        Some(process) if executing => Ok(process),
+        _ => Err(failed("finish: the launcher died", io::ErrorKind::BrokenPipe.into())),
     }
 }
 

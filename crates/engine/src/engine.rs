@@ -4,9 +4,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 
 use crate::boot::{Record, Scaffold, Started, Workshop, check_name, start_time_of};
 use crate::cgroup::Hierarchy;
@@ -38,6 +39,9 @@ impl Engine {
         blocking(move || {
             let pool = Pool::open(&config.data, config.pool_bytes)?;
             let data = config.data.canonicalize().map_err(EngineError::io("find the data directory"))?;
+            // Set-uid files of sandboxes lie in there, with ids that mean something on the host.
+            fs::set_permissions(&data, fs::Permissions::from_mode(0o700))
+                .map_err(EngineError::io("close the data directory to others"))?;
             let mut identity = Fingerprint::new();
             identity.add(data.as_os_str().as_encoded_bytes());
             // The same for the same directory for ever: it is how a later server finds its sandboxes.
@@ -131,8 +135,7 @@ impl Engine {
 impl Shared {
     fn find(&self, name: String, instance: Instance) -> Result<Option<Started>, EngineError> {
         let Some(cgroup) = self.workshop.hierarchy.open_existing(&name) else { return Ok(None) };
-        let Some(pid) = i32::try_from(instance.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
-        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
+        let Some(process) = open_process(instance.pid) else { return Ok(None) };
         // Checked after the descriptor is had: from here on it cannot become another's.
         let same = start_time_of(instance.pid).is_ok_and(|start_time| start_time == instance.start_time);
         if !same || !cgroup.pids()?.contains(&instance.pid) || has_ended(&process) {
@@ -151,6 +154,10 @@ impl Shared {
     }
 }
 
+fn open_process(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()
+}
+
 fn has_ended(process: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let mut watched = [PollFd::new(process, PollFlags::IN)];
@@ -164,7 +171,12 @@ impl Workshop {
             if !keep_running.contains(&name)
                 && let Some(cgroup) = self.hierarchy.open_existing(&name)
             {
+                let processes = cgroup.pids()?.into_iter().filter_map(open_process).collect::<Vec<_>>();
                 cgroup.kill_all()?;
+                for process in processes {
+                    // At most one of them is a child of ours, which nobody else will reap; the others give an error at once.
+                    let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
+                }
                 cgroup.remove()?;
                 removed.insert(name);
             }

@@ -58,9 +58,10 @@ fn try_become_guest(
     filter: &Program,
     mut watch: Stopwatch,
 ) -> Result<Infallible, Failure> {
-    setsid().at("start a session")?;
     unshare_cgroups().at("make the cgroup namespace")?;
     receive_from(&launcher, "wait for the ids")?;
+    // Not before the server has been told of this process: until then it can reap it as a member of the launcher's group only.
+    setsid().at("start a session")?;
     become_root().at("become root of the sandbox")?;
     umask(Mode::empty());
     watch.mark("sandbox: is root");

@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
 pub(crate) fn main() -> ! {
+    std::fs::write("/run/descriptors", descriptors()).unwrap();
     #[expect(unsafe_code, reason = "inherited descriptors have a number and no owner")]
     // SAFETY: the engine promises a listener on 3, and nothing else in this process has touched it.
     let listener = unsafe { UnixListener::from_raw_fd(3) };
@@ -16,6 +17,24 @@ pub(crate) fn main() -> ! {
             std::thread::spawn(move || serve(stream));
         }
     }
+}
+
+/// What is open, but for the directory that tells.
+fn descriptors() -> String {
+    let mut all: Vec<String> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let target = std::fs::read_link(entry.path()).unwrap();
+            let target = target.to_str().unwrap();
+            // The number of a socket is arbitrary.
+            let target = if target.starts_with("socket:") { "socket" } else { target };
+            format!("{} {target}\n", entry.file_name().to_str().unwrap())
+        })
+        .filter(|line| !line.contains("/proc/"))
+        .collect();
+    all.sort();
+    all.concat()
 }
 
 fn serve(mut stream: UnixStream) -> Option<()> {

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -91,10 +92,10 @@ pub(crate) fn tear_down() {
     }
 }
 
-/// Names that no other test uses.
+/// Names that no other test uses, nor another run of them at the same time.
 pub(crate) fn fresh_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("test{}", COUNT.fetch_add(1, Ordering::Relaxed))
+    format!("test{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 pub(crate) async fn boot_of(engine: &Engine, name: &str) -> Boot {
@@ -172,6 +173,19 @@ pub(crate) fn run_at(socket: &Path, command: &str) -> (String, i32) {
     let answer = String::from_utf8_lossy(&answer).into_owned();
     let (output, code) = answer.rsplit_once('\0').unwrap_or_else(|| panic!("no exit code for `{command}`: {answer}"));
     (output.to_owned(), code.parse().unwrap())
+}
+
+/// Runs a shell command on the host: the control of what is refused inside.
+pub(crate) fn on_host(command: &str) -> (String, i32) {
+    let output = Command::new("bash").arg("-c").arg(format!("exec 2>&1\n{command}")).output().unwrap();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
+}
+
+/// What the machine still has of a sandbox: processes, cgroups, sockets.
+pub(crate) fn remains_of(name: &str, runtime: &Path) -> Vec<String> {
+    let (cgroups, _) = on_host(&format!("find /sys/fs/cgroup -type d -name '{name}'"));
+    let (sockets, _) = on_host(&format!("ls {} | grep -F '{name}'", runtime.display()));
+    cgroups.lines().chain(sockets.lines()).map(str::to_owned).collect()
 }
 
 #[track_caller]

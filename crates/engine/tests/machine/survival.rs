@@ -1,4 +1,247 @@
+//! Servers and launchers that are killed: what goes on, what is found again, and that nothing is left over.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sandbar_engine::{Engine, Instance};
+
 use crate::Test;
-pub const TESTS: &[Test] = &[];
-pub const SERVE: &str = "serve";
-pub fn serve(_: &[String]) {}
+use crate::support::{Place, block_on, boot_of, engine_at, eventually, fresh_name, on_host, remains_of, run_at};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("a_later_server_adopts_what_runs", a_later_server_adopts_what_runs),
+    ("a_sweep_ends_what_nobody_knows", a_sweep_ends_what_nobody_knows),
+    ("a_killed_launcher_leaves_nothing", a_killed_launcher_leaves_nothing),
+    ("a_server_killed_while_booting_leaves_nothing_after_a_sweep", a_server_killed_while_booting_leaves_nothing),
+];
+
+/// First argument of a server that is there to be killed; then its place, and the names to boot. `...` boots for ever.
+pub(crate) const SERVE: &str = "serve";
+
+/// Prints a line for each sandbox when it runs.
+pub(crate) fn serve(arguments: &[String]) {
+    let (place, names) = arguments.split_first().unwrap();
+    block_on(async {
+        let engine = engine_at(Path::new(place)).await;
+        let boot = async |name: &str| {
+            let machine = engine.boot(boot_of(&engine, name).await).await.unwrap();
+            if name.starts_with("frozen") {
+                machine.freeze().await.unwrap();
+            }
+            let Instance { pid, start_time } = machine.instance();
+            println!("{name} {pid} {start_time}");
+            machine
+        };
+        let mut machines = Vec::new();
+        for name in names.iter().filter(|name| *name != "...") {
+            machines.push(boot(name).await);
+        }
+        while names.last().is_some_and(|name| name == "...") {
+            let machine = boot(&fresh_name()).await;
+            // Some are left running, some are ended: a kill may hit that, too.
+            if machine.instance().pid % 2 == 0 {
+                machine.kill().await.unwrap();
+            }
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
+/// A server; killed with -9 on drop, if not before.
+struct Server {
+    process: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Server {
+    fn start(place: &Place, names: &[&str]) -> Self {
+        let mut process = Command::new("/proc/self/exe")
+            .arg(SERVE)
+            .arg(place.at())
+            .args(names)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Self { process, output }
+    }
+
+    fn next_instance(&mut self) -> Instance {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Instance { pid: words[1].parse().unwrap(), start_time: words[2].parse().unwrap() }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn nothing() -> HashSet<String> {
+    HashSet::new()
+}
+
+/// Sweeps everything away, checks that nothing is left, and lets the engine go.
+#[track_caller]
+fn sweep_clean(place: &Place, engine: Engine) {
+    block_on(engine.sweep(&nothing(), &nothing())).unwrap();
+    assert_eq!(
+        block_on(engine.sweep(&nothing(), &nothing())).unwrap(),
+        Vec::<String>::new(),
+        "a second sweep finds nothing"
+    );
+    drop(engine);
+    let place = place.at().display().to_string();
+    let traces = format!("grep -l {place} /proc/[0-9]*/mountinfo; losetup -a | grep -F {place}; ls {place}/run");
+    let mut found = String::new();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        found = on_host(&traces).0;
+        if found.trim().is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("traces are left: {found}");
+}
+
+fn a_later_server_adopts_what_runs() {
+    let place = Place::new();
+    let mut server = Server::start(&place, &["running", "frozenone"]);
+    let (running, frozen) = (server.next_instance(), server.next_instance());
+    let socket = place.at().join("run/running.sock");
+    run_at(&socket, "echo before > /tmp/file; sleep 1000 >/dev/null 2>&1 &");
+    server.kill();
+    assert_eq!(run_at(&socket, "cat /tmp/file").0, "before\n", "it goes on without a server");
+
+    let engine = block_on(place.engine());
+    let machine = block_on(engine.adopt("running", running, false)).unwrap().expect("it runs");
+    assert_eq!(machine.instance(), running);
+    assert_eq!(run_at(machine.guest_socket(), "pgrep -c sleep; cat /tmp/file").0, "1\nbefore\n");
+    assert_eq!(block_on(machine.usage()).unwrap().disk_limit, 512 << 20);
+
+    let cold = block_on(engine.adopt("frozenone", frozen, false)).unwrap().expect("it is there");
+    let used = || block_on(cold.usage()).unwrap().cpu_usec;
+    let before = used();
+    let path = cold.guest_socket().to_owned();
+    let question = std::thread::spawn(move || run_at(&path, "echo awake"));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(used() == before && !question.is_finished(), "frozen stays frozen");
+    block_on(cold.thaw()).unwrap();
+    assert_eq!(question.join().unwrap().0, "awake\n");
+
+    // The identity is checked in every part.
+    let adopt = |name: &str, instance| block_on(engine.adopt(name, instance, false)).unwrap().is_some();
+    assert!(!adopt("running", Instance { start_time: running.start_time + 1, ..running }));
+    assert!(!adopt("running", frozen));
+    assert!(!adopt("unknown", running));
+    assert!(!adopt("running", Instance { pid: std::process::id(), ..running }));
+
+    block_on(machine.kill()).unwrap();
+    assert!(!adopt("running", running));
+    block_on(cold.kill()).unwrap();
+    drop((machine, cold));
+    sweep_clean(&place, engine);
+}
+
+fn a_sweep_ends_what_nobody_knows() {
+    let place = Place::new();
+    let mut server = Server::start(&place, &["kept", "stray", "filesonly"]);
+    let kept = server.next_instance();
+    let stray = [server.next_instance(), server.next_instance()];
+    server.kill();
+    let engine = block_on(place.engine());
+    let (running, files) =
+        (HashSet::from(["kept".to_owned()]), HashSet::from(["kept".to_owned(), "filesonly".to_owned()]));
+    assert_eq!(block_on(engine.sweep(&running, &files)).unwrap(), ["filesonly", "stray"]);
+    for instance in stray {
+        eventually("the end of a stray", || !Path::new(&format!("/proc/{}", instance.pid)).exists());
+    }
+    let machine = block_on(engine.adopt("kept", kept, false)).unwrap().expect("it was to be kept");
+    assert_eq!(run_at(machine.guest_socket(), "echo fine").0, "fine\n");
+    let again = block_on(async { engine.boot(boot_of(&engine, "filesonly").await).await.unwrap() });
+    assert_eq!(run_at(again.guest_socket(), "echo fine").0, "fine\n");
+    drop((machine, again));
+    sweep_clean(&place, engine);
+}
+
+fn a_killed_launcher_leaves_nothing() {
+    let place = Place::new();
+    let engine = block_on(place.engine());
+    let (mut booted, mut failed) = (0, 0);
+    for round in 0..60 {
+        let name = fresh_name();
+        let boot = block_on(boot_of(&engine, &name));
+        let over = Arc::new(AtomicBool::new(false));
+        let killer = kill_launcher_after(Duration::from_micros(round * 150), over.clone());
+        let result = block_on(engine.boot(boot));
+        over.store(true, Ordering::Relaxed);
+        killer.join().unwrap();
+        match result {
+            Ok(machine) => {
+                assert_eq!(run_at(machine.guest_socket(), "echo fine").0, "fine\n");
+                block_on(machine.kill()).unwrap();
+                booted += 1;
+            }
+            Err(_) => failed += 1,
+        }
+        assert_eq!(remains_of(&name, &place.at().join("run")), Vec::<String>::new(), "round {round}");
+    }
+    println!("launcher killed: {booted} sandboxes booted all the same, {failed} boots failed");
+    assert!(failed > 5, "the launcher was hit");
+    let children = on_host(&format!("ps --ppid {} -o args= | grep -v 'ps --ppid'", std::process::id())).0;
+    assert!(!children.contains("launch") && !children.contains("defunct"), "{children}");
+    sweep_clean(&place, engine);
+}
+
+/// Kills the first launcher that appears, `delay` after it has appeared.
+fn kill_launcher_after(delay: Duration, over: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
+    let children = move || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    std::thread::spawn(move || {
+        while !over.load(Ordering::Relaxed) {
+            for pid in children() {
+                let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                if arguments.ends_with(b"launch\0") {
+                    std::thread::sleep(delay);
+                    let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+                    // It may have ended by itself.
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                    return;
+                }
+            }
+        }
+    })
+}
+
+fn a_server_killed_while_booting_leaves_nothing() {
+    let place = Place::new();
+    for round in 0..12 {
+        let mut server = Server::start(&place, &["first", "..."]);
+        server.next_instance();
+        // From here on it boots one sandbox after the other.
+        std::thread::sleep(Duration::from_millis(7 * round));
+        server.kill();
+        drop(server);
+        let engine = block_on(place.engine());
+        sweep_clean(&place, engine);
+    }
+    let group = on_host("find /sys/fs/cgroup -type d -path '*/sandbar-*' -name 'test*'").0;
+    assert!(!group.contains(&format!("test{}", std::process::id())), "{group}");
+}
