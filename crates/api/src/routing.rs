@@ -3,17 +3,21 @@
 //! 1. a host name `<port>-<id>.…` names a port of a sandbox;
 //! 2. the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port` do, too, except on calls of the control plane: old SDKs send
 //!    them there as well;
-//! 3. `/files` without either is a signed URL, whose signature tells the sandbox;
-//! 4. everything else is the control plane's.
+//! 3. without either, the guest's own token tells the sandbox: the instance that `Sandbox.connect` of old SDKs makes
+//!    sends nothing else;
+//! 4. `/files` without any of these is a signed URL, whose signature tells the sandbox;
+//! 5. everything else is the control plane's.
 
 use http::{Method, header, request};
 use node::SandboxId;
 use protocol::guest::ENVD_PORT;
-use protocol::headers::{API_KEY, SANDBOX_ID, SANDBOX_PORT};
+use protocol::headers::{ACCESS_TOKEN, API_KEY, SANDBOX_ID, SANDBOX_PORT};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plane {
     Edge(Target),
+    /// The guest that `X-Access-Token` opens.
+    ByToken,
     SignedFile,
     /// A browser asks whether it may call a sandbox. It cannot say yet which one, and the answer is the same for all.
     Preflight,
@@ -52,6 +56,9 @@ pub(crate) fn plane(request: &request::Parts) -> Plane {
             return Plane::Edge(Target { id, port });
         }
         _ => return Plane::Refused(MISSING_HEADER),
+    }
+    if request.headers.contains_key(ACCESS_TOKEN) && !request.headers.contains_key(API_KEY) {
+        return Plane::ByToken;
     }
     let is_file = request.uri.path() == "/files";
     if request.method == Method::OPTIONS && request.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
@@ -147,6 +154,17 @@ mod tests {
         assert_eq!(route("POST /sandboxes/iabc/connect", &pair[..2]), edge("iabc", 49983));
         let other_port = [("e2b-sandbox-id", "iabc"), ("e2b-sandbox-port", "3000"), ("x-api-key", "k")];
         assert_eq!(route("GET /sandboxes", &other_port), edge("iabc", 3000));
+    }
+
+    #[test]
+    fn a_token_alone_leads_to_its_guest() {
+        let token = ("x-access-token", "t");
+        for line in ["GET /health", "GET /files?path=a", "POST /process.Process/Start"] {
+            assert_eq!(route(line, &[token]), Plane::ByToken, "{line}");
+        }
+        let routed = [token, ("e2b-sandbox-id", "iabc"), ("e2b-sandbox-port", "49983")];
+        assert_eq!(route("GET /health", &routed), edge("iabc", 49983));
+        assert_eq!(route("GET /v2/sandboxes", &[token, ("x-api-key", "k")]), Plane::Control);
     }
 
     #[test]

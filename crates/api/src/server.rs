@@ -104,6 +104,7 @@ async fn answer(app: Arc<App>, request: Request<Incoming>) -> Result<Response<Bo
     let request = Request::from_parts(parts, content);
     Ok(match plane {
         Plane::Edge(target) => edge::serve(&app, target, request).await,
+        Plane::ByToken => edge::serve_by_token(&app, request).await,
         Plane::SignedFile => edge::serve_signed_file(&app, request).await,
         Plane::Preflight => edge::allow_preflight(&request),
         Plane::Control => control::serve(&app, request).await,

@@ -9,6 +9,7 @@ mod headers;
 mod passing;
 mod refusal;
 mod signed;
+mod token;
 mod tunnel;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use refusal::{Refusal, Style};
 
 pub(crate) use passing::Passing;
 pub(crate) use signed::serve_signed_file;
+pub(crate) use token::serve_by_token;
 
 /// What the edge keeps between requests.
 pub(crate) struct Edge {

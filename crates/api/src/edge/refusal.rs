@@ -8,6 +8,8 @@ use serde::Serialize;
 use crate::body::{self, Body};
 use crate::routing::Target;
 
+pub(super) const NOT_FOUND: &str = "The sandbox was not found";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     NotFound,
@@ -50,7 +52,7 @@ impl Refusal {
 
     fn message(self) -> &'static str {
         match self {
-            Self::NotFound => "The sandbox was not found",
+            Self::NotFound => NOT_FOUND,
             Self::PortClosed => "The sandbox is running but port is not open",
             Self::NoAnswer => "The sandbox closed the connection without an answer",
             Self::TrafficTokenMissing => "The sandbox is private: header e2b-traffic-access-token is missing",

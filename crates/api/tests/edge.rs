@@ -1,0 +1,343 @@
+//! The edge: routing, streams, upgrades, and the ways in which it says no.
+
+mod support;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use protocol::signature::{Claim, Operation};
+use serde_json::{Value, json};
+use support::{KEY, PATIENCE, SERVICE_PORT, Server, edge_headers, eventually, text};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const GUEST: u16 = 49983;
+const BROWSER: (&str, &str) = ("user-agent", "Mozilla/5.0");
+
+async fn sandbox(server: &Server) -> String {
+    text(&server.create(json!({"templateID": "base"})).await, "sandboxID").to_owned()
+}
+
+/// The next frame of a stream that must go on.
+async fn frame(body: &mut Incoming) -> Result<Bytes, hyper::Error> {
+    let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("in time").expect("the stream goes on");
+    frame.map(|frame| frame.into_data().expect("data"))
+}
+
+#[tokio::test]
+async fn headers_and_hosts_lead_to_guest_and_service() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    assert_eq!(server.edge(&id, GUEST, "GET /health").await.status, 204);
+    let seen = server.edge(&id, GUEST, "GET /some%2Fpath?q=%20x").await.json();
+    assert_eq!((text(&seen, "at"), text(&seen, "uri")), (id.as_str(), "/some%2Fpath?q=%20x"));
+
+    let seen = server.edge(&id, SERVICE_PORT, "DELETE /x").await.json();
+    assert_eq!((text(&seen, "at"), text(&seen, "method")), ("service", "DELETE"));
+
+    let host = format!("{SERVICE_PORT}-{id}.localhost:{}", server.address.port());
+    let seen = server.send("GET /", &[("host", &host)], "").await.json();
+    assert_eq!(seen["headers"]["host"], host.as_str(), "the service sees the name it was called by");
+    let guest = format!("{GUEST}-{id}.localhost");
+    assert_eq!(server.send("GET /health", &[("host", &guest)], "").await.status, 204);
+}
+
+#[tokio::test]
+async fn what_is_ours_stays_with_us() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    let port = SERVICE_PORT.to_string();
+    let headers = [
+        ("e2b-sandbox-id", id.as_str()),
+        ("e2b-sandbox-port", &port),
+        ("x-api-key", KEY),
+        ("x-access-token", "theirs"),
+        ("connection", "x-hop"),
+        ("x-hop", "1"),
+        ("x-end", "2"),
+    ];
+    let seen = server.send("GET /", &headers, "").await.json();
+    let arrived = seen["headers"].as_object().expect("headers");
+    for gone in ["x-api-key", "e2b-sandbox-id", "e2b-sandbox-port", "x-hop", "connection"] {
+        assert!(!arrived.contains_key(gone), "{gone}");
+    }
+    assert_eq!((&seen["headers"]["x-end"], &seen["headers"]["x-access-token"]), (&json!("2"), &json!("theirs")));
+}
+
+#[tokio::test]
+async fn refusals_have_their_exact_form() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    let not_found = |id: &str| json!({"sandboxId": id, "message": "The sandbox was not found", "code": 502});
+    let answer = server.edge("iunknown", GUEST, "GET /health").await;
+    assert_eq!((answer.status.as_u16(), answer.json()), (502, not_found("iunknown")));
+    assert_eq!(answer.text(), r#"{"sandboxId":"iunknown","message":"The sandbox was not found","code":502}"#);
+
+    let answer = server.edge(&id, 4444, "GET /").await;
+    let closed =
+        json!({"sandboxId": id, "message": "The sandbox is running but port is not open", "port": 4444, "code": 502});
+    assert_eq!((answer.status.as_u16(), answer.json()), (502, closed));
+
+    for path in ["/init", "/freeze", "/upgrade", "/sandbar/lease", "/sandbar/log?after=0", "/%69nit", "//init"] {
+        let answer = server.edge(&id, GUEST, &format!("POST {path}")).await;
+        let body = answer.json();
+        assert_eq!((answer.status.as_u16(), &body["code"]), (404, &json!(404)), "{path}");
+        assert!(body["message"].is_string() && body["path"].is_string(), "{path}");
+    }
+    assert_eq!(server.edge(&id, SERVICE_PORT, "POST /init").await.status, 200, "services may have such paths");
+
+    for headers in [vec![("e2b-sandbox-id", id.as_str())], vec![("e2b-sandbox-port", "1")]] {
+        let answer = server.send("GET /", &headers, "").await;
+        assert_eq!((answer.status.as_u16(), answer.text().as_str()), (400, "missing header"));
+    }
+    let answer = server.send("GET /", &[("host", "80-iabc")], "").await;
+    assert_eq!((answer.status.as_u16(), answer.text().as_str()), (400, "Invalid host"));
+
+    let page = server.send("GET /", &[("host", "80-iabc.localhost"), BROWSER], "").await;
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    assert!(page.status == 502 && page.text().contains("The sandbox was not found"));
+
+    for how in ["pause", "kill"] {
+        let line =
+            if how == "pause" { format!("POST /sandboxes/{id}/pause") } else { format!("DELETE /sandboxes/{id}") };
+        assert_eq!(server.call(&line, "").await.status, 204);
+        for port in [GUEST, SERVICE_PORT] {
+            let answer = server.edge(&id, port, "GET /health").await;
+            assert_eq!((answer.status.as_u16(), answer.json()), (502, not_found(&id)), "{how}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn streams_pass_as_they_come_and_break_when_the_sandbox_goes() {
+    let server = Server::start().await;
+    for (port, path) in [(GUEST, "/stream"), (SERVICE_PORT, "/sse")] {
+        for how in ["kill", "pause", "files", "crash"] {
+            let id = sandbox(&server).await;
+            let text = port.to_string();
+            let response = server.open(&format!("GET {path}"), &edge_headers(&id, &text), "").await;
+            let mut body = response.into_body();
+            assert_eq!(frame(&mut body).await.expect("the first event"), "data: first\n\n");
+            let guest = edge_headers(&id, "49983");
+            let waiting = server.open("GET /hang", &guest, "");
+            let (line, json) = match how {
+                "kill" => (format!("DELETE /sandboxes/{id}"), ""),
+                "pause" => (format!("POST /sandboxes/{id}/pause"), ""),
+                _ => (format!("POST /sandboxes/{id}/pause"), r#"{"memory":false}"#),
+            };
+            let change = async {
+                eventually("the guest has the request", async || {
+                    (server.seen.lock().expect("no panic").get(&id).is_some_and(|seen| seen.hanging == 1)).then_some(())
+                })
+                .await;
+                if how == "crash" {
+                    server.engine.crash(&id.parse().expect("an ID"));
+                } else {
+                    assert_eq!(server.call(&line, json).await.status, 204);
+                }
+            };
+            let (unanswered, ()) = tokio::join!(waiting, change);
+            assert_eq!(unanswered.status(), 502, "{how}: what waits for an answer is told");
+            assert!(frame(&mut body).await.is_err(), "{how} {path}: broken, not ended");
+            let probe = eventually("the edge knows", async || {
+                let answer = server.edge(&id, GUEST, "GET /health").await;
+                (answer.status == 502).then_some(answer)
+            })
+            .await;
+            assert!(probe.text().contains("was not found"), "{how}: {}", probe.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn uploads_and_downloads_pass_whole() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    let content: Bytes = (0..8_000_000_u32).map(|index| (index % 251) as u8).collect::<Vec<_>>().into();
+    let answer = server.send("POST /echo", &edge_headers(&id, "49983"), content.clone()).await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.body == content);
+}
+
+#[tokio::test]
+async fn connections_to_guests_are_used_again() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    let stream = tokio::net::TcpStream::connect(server.address).await.expect("the server listens");
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+    tokio::spawn(connection);
+    for _ in 0..50 {
+        let request = http::Request::builder()
+            .uri("/x")
+            .header("host", "localhost")
+            .header("e2b-sandbox-id", &id)
+            .header("e2b-sandbox-port", "49983")
+            .body(http_body_util::Empty::<Bytes>::new())
+            .expect("a request");
+        let answer = sender.send_request(request).await.expect("an answer");
+        answer.into_body().collect().await.expect("a body");
+        sender.ready().await.expect("the connection stays");
+    }
+    let made = server.seen.lock().expect("no panic")[&id].connections;
+    assert!(made < 10, "50 requests took {made} connections");
+}
+
+#[tokio::test]
+async fn upgrades_become_tunnels() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    let port = SERVICE_PORT.to_string();
+    let headers =
+        [("e2b-sandbox-id", id.as_str()), ("e2b-sandbox-port", &port), ("connection", "Upgrade"), ("upgrade", "echo")];
+    let response = server.open("GET /ws", &headers, "").await;
+    assert_eq!(response.status(), 101);
+    assert_eq!(response.headers()["upgrade"], "echo");
+    let mut tunnel = TokioIo::new(hyper::upgrade::on(response).await.expect("an upgrade"));
+    let mut buffer = [0; 5];
+    for word in [b"hello", b"again"] {
+        tunnel.write_all(word).await.expect("it is sent");
+        tokio::time::timeout(PATIENCE, tunnel.read_exact(&mut buffer)).await.expect("in time").expect("it comes back");
+        assert_eq!(&buffer, word);
+    }
+    assert_eq!(server.call(&format!("DELETE /sandboxes/{id}"), "").await.status, 204);
+    let end = tokio::time::timeout(PATIENCE, tunnel.read(&mut buffer)).await.expect("in time");
+    assert!(matches!(end, Ok(0) | Err(_)), "the tunnel ends with the sandbox");
+}
+
+#[tokio::test]
+async fn private_traffic_needs_its_token() {
+    let server = Server::start().await;
+    let made = server.create(json!({"templateID": "base", "network": {"allowPublicTraffic": false}})).await;
+    let (id, token) = (text(&made, "sandboxID"), text(&made, "trafficAccessToken"));
+    let port = SERVICE_PORT.to_string();
+    let with = async |token: Option<&str>| {
+        let mut headers = edge_headers(id, &port).to_vec();
+        headers.extend(token.map(|token| ("e2b-traffic-access-token", token)));
+        server.send("GET /", &headers, "").await
+    };
+    for token in [None, Some("wrong")] {
+        let answer = with(token).await;
+        assert_eq!((answer.status.as_u16(), &answer.json()["code"]), (403, &json!(403)));
+        assert_eq!(answer.json()["sandboxId"], id);
+    }
+    let answer = with(Some(token)).await;
+    assert_eq!(answer.status, 200);
+    assert!(!answer.text().contains(token), "the service does not learn the token");
+    assert_eq!(server.edge(id, GUEST, "GET /health").await.status, 204, "the guest has a token of its own");
+}
+
+#[tokio::test]
+async fn traffic_wakes_what_wishes_it() {
+    let server = Server::start().await;
+    let body = json!({"templateID": "base", "autoPause": true, "autoResume": {"enabled": true}});
+    let id = text(&server.create(body).await, "sandboxID").to_owned();
+    for (port, status) in [(SERVICE_PORT, 200), (GUEST, 204)] {
+        assert_eq!(server.call(&format!("POST /sandboxes/{id}/pause"), "").await.status, 204);
+        assert_eq!(server.edge(&id, port, "GET /health").await.status, status);
+        assert_eq!(server.call(&format!("GET /sandboxes/{id}"), "").await.json()["state"], "running");
+    }
+    assert_eq!(server.call(&format!("POST /sandboxes/{id}/pause"), r#"{"memory":false}"#).await.status, 204);
+    assert_eq!(server.edge(&id, GUEST, "GET /health").await.status, 502, "without memory it sleeps on");
+}
+
+#[tokio::test]
+async fn signed_urls_find_their_sandbox() {
+    let server = Server::start().await;
+    let made = [server.create(json!({"templateID": "base"})).await, server.create(json!({"templateID": "base"})).await];
+    let url = |made: &Value, operation, expiration: Option<i64>, user: &str| {
+        let claim = Claim { path: "/home/user/a b.txt", operation, username: user, expiration };
+        let signature = claim.sign(text(made, "envdAccessToken")).replace('+', "%2B").replace('/', "%2F");
+        let user = if user.is_empty() { String::new() } else { format!("&username={user}") };
+        let expiration = expiration.map(|end| format!("&signature_expiration={end}")).unwrap_or_default();
+        format!("/files?path=%2Fhome%2Fuser%2Fa+b.txt{user}&signature={signature}{expiration}")
+    };
+    let later = 4_000_000_000;
+    for made in &made {
+        for (line, operation, end, user) in [
+            ("GET", Operation::Read, None, ""),
+            ("GET", Operation::Read, Some(later), "root"),
+            ("POST", Operation::Write, Some(later), ""),
+        ] {
+            let answer = server.send(&format!("{line} {}", url(made, operation, end, user)), &[], "").await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(answer.json()["at"], made["sandboxID"]);
+        }
+    }
+    let refused = |message: &str| (401, json!({"code": 401, "message": message}));
+    for (line, expected) in [
+        (format!("GET {}", url(&made[0], Operation::Read, Some(1), "")), refused("signature is already expired")),
+        (format!("GET {}", url(&made[0], Operation::Write, None, "")), refused("invalid signature")),
+        (format!("GET {}0", url(&made[0], Operation::Read, Some(later), "")), refused("invalid signature")),
+        ("GET /files?path=a&signature=v1_x&signature_expiration=1".to_owned(), refused("invalid signature")),
+        ("GET /files?path=a".to_owned(), refused("missing signature query parameter")),
+    ] {
+        let answer = server.send(&line, &[], "").await;
+        assert_eq!((answer.status.as_u16(), answer.json()), expected, "{line}");
+    }
+    let expired = server.send(&format!("GET {}", url(&made[0], Operation::Read, Some(1), "")), &[], "").await;
+    assert_eq!(expired.text(), r#"{"code":401,"message":"signature is already expired"}"#);
+}
+
+#[tokio::test]
+async fn browsers_may_ask_before_they_call() {
+    let server = Server::start().await;
+    let asked = [
+        ("origin", "https://app.example"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "content-type,e2b-sandbox-id,e2b-sandbox-port,x-access-token"),
+    ];
+    let answer = server.send("OPTIONS /process.Process/Start", &asked, "").await;
+    assert_eq!(answer.status, 204);
+    assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
+    assert!(answer.header("access-control-allow-headers").is_some_and(|headers| headers.contains("x-access-token")));
+    assert_eq!(answer.header("access-control-max-age"), Some("7200"));
+    assert_eq!(server.send("OPTIONS /v2/sandboxes", &asked[..2], "").await.status, 401, "not for the control plane");
+}
+
+#[tokio::test]
+async fn old_sdks_send_routing_headers_with_control_calls() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    let mut headers = edge_headers(&id, "49983").to_vec();
+    headers.push(("x-api-key", KEY));
+    let answer = server.send(&format!("POST /sandboxes/{id}/connect"), &headers, r#"{"timeout":300}"#).await;
+    assert_eq!((answer.status.as_u16(), answer.json()["sandboxID"].clone()), (200, json!(id)));
+}
+
+#[tokio::test]
+async fn cleartext_http2_is_understood() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    let stream = tokio::net::TcpStream::connect(server.address).await.expect("the server listens");
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    let uri = format!("http://{SERVICE_PORT}-{id}.localhost/two");
+    let request = http::Request::builder().uri(uri).body(http_body_util::Empty::<Bytes>::new()).expect("a request");
+    let answer = sender.send_request(request).await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    let seen: Value =
+        serde_json::from_slice(&answer.into_body().collect().await.expect("a body").to_bytes()).expect("JSON");
+    assert_eq!(
+        (text(&seen, "uri"), &seen["headers"]["host"]),
+        ("/two", &json!(format!("{SERVICE_PORT}-{id}.localhost")))
+    );
+
+    let uri = format!("http://{GUEST}-{id}.localhost/stream");
+    let request = http::Request::builder().uri(uri).body(http_body_util::Empty::<Bytes>::new()).expect("a request");
+    let mut body = sender.send_request(request).await.expect("an answer").into_body();
+    assert_eq!(frame(&mut body).await.expect("the first event"), "data: first\n\n");
+    assert_eq!(server.call(&format!("DELETE /sandboxes/{id}"), "").await.status, 204);
+    assert!(frame(&mut body).await.is_err(), "the stream is reset");
+}
+
+#[test]
+fn the_signature_under_test_is_the_published_one() {
+    // Guards the tests above against a signature that is wrong on both sides.
+    let claim = Claim { path: "/home/user/a.txt", operation: Operation::Read, username: "", expiration: None };
+    let signature = claim.sign("envdtok");
+    let digest = base64::engine::general_purpose::STANDARD_NO_PAD.decode(&signature[3..]).expect("base64");
+    assert_eq!((digest.len(), signature.as_str()), (32, "v1_RXoTfv8fZov6wEk3x1MtXvBzDRAir30QpELBhgDwaYY"));
+}
