@@ -16,6 +16,7 @@ use super::device::{self, Device, Tun};
 use super::dns::{Resolver, Transport};
 use super::host::Guard;
 use super::packet::{self, Content, Datagram, MAX_FRAME, Segment, Unreachable, VNET};
+use super::policy::Denied;
 use super::relay::{abort, relay};
 use super::tcp::{self, DialFailure, FlowId, Outbound, State, Target, gateway};
 use super::{EgressConfig, GATEWAY_V4, GATEWAY_V6, NAMESERVER, SANDBOX_V4, SANDBOX_V6, udp};
@@ -292,7 +293,11 @@ impl Server {
         }
         if let Err(reason) = self.guard.check(destination.ip()) {
             tracing::debug!(target = %destination, %reason, "refused a datagram");
-            return self.refuse(frame, Unreachable::Prohibited);
+            // What goes to a group gets no answer, by the rules of ICMP.
+            if reason != Denied::NotAMachine {
+                self.refuse(frame, Unreachable::Prohibited);
+            }
+            return;
         }
         match udp::Flow::open((source, destination)) {
             Ok(flow) => {

@@ -1,8 +1,8 @@
 //! Carries bytes between the two connections of a flow until both directions have ended.
 //!
-//! Each direction ends by itself (half-close), and a reset on one side resets the other. A direction reads only when everything
-//! it read before has been handed on, so a slow reader slows the writer; bytes wait in a buffer of the flow's own only while
-//! the receiving side is full.
+//! Each direction ends by itself (half-close), and a reset on one side resets the other. Bytes leave the sender's kernel buffer
+//! only when the receiver's has taken them: a slow reader slows the writer, and a flow holds no memory of this process,
+//! however many a sandbox opens.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use rustix::net::{Shutdown, sockopt};
+use rustix::net::{RecvFlags, Shutdown, sockopt};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -63,9 +63,8 @@ async fn carry(inside: &TcpStream, outside: &TcpStream) -> io::Result<()> {
 
 #[derive(Default)]
 struct Direction {
-    /// Bytes read and not yet written.
-    waiting: Vec<u8>,
-    written: usize,
+    /// The receiver's buffer was full.
+    blocked: bool,
     ended: bool,
 }
 
@@ -94,31 +93,42 @@ impl Direction {
 
     /// Moves one chunk.
     fn step(&mut self, context: &mut Context<'_>, from: &TcpStream, to: &TcpStream) -> Poll<io::Result<()>> {
-        if !self.waiting.is_empty() {
+        if self.blocked {
             ready!(to.poll_write_ready(context))?;
-            self.written += or_nothing(to.try_write(&self.waiting[self.written..]))?.unwrap_or(0);
-            if self.written == self.waiting.len() {
-                self.waiting = Vec::new();
-                self.written = 0;
-            }
-            return Poll::Ready(Ok(()));
+            self.blocked = false;
         }
         ready!(from.poll_read_ready(context))?;
         SCRATCH.with_borrow_mut(|scratch| {
-            let Some(length) = or_nothing(from.try_read(scratch))? else { return Poll::Ready(Ok(())) };
+            let Some(length) = or_nothing(from.try_io(Interest::READABLE, || receive(from, scratch, RecvFlags::PEEK)))?
+            else {
+                return Poll::Ready(Ok(()));
+            };
             if length == 0 {
                 self.ended = true;
                 // The receiver may be gone; then the other direction finds out.
                 let _ = rustix::net::shutdown(to, Shutdown::Write);
                 return Poll::Ready(Ok(()));
             }
-            let written = or_nothing(to.try_write(&scratch[..length]))?.unwrap_or(0);
-            if written < length {
-                self.waiting = scratch[written..length].to_vec();
+            let mut taken = 0;
+            while taken < length && !self.blocked {
+                match or_nothing(to.try_write(&scratch[taken..length]))? {
+                    Some(count) => taken += count,
+                    None => self.blocked = true,
+                }
+            }
+            let mut dropped = 0;
+            while dropped < taken {
+                // With this flag TCP counts the bytes off without copying them again.
+                dropped += receive(from, &mut scratch[dropped..taken], RecvFlags::TRUNC)?;
             }
             Poll::Ready(Ok(()))
         })
     }
+}
+
+fn receive(from: &TcpStream, buffer: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+    let (length, _) = rustix::net::recv(from, buffer, flags)?;
+    Ok(length)
 }
 
 /// `None` when there was nothing to do after all.

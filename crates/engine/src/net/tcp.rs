@@ -20,8 +20,8 @@ use tokio::task::AbortHandle;
 use super::packet::{Segment, Unreachable};
 use super::{GATEWAY_V4, GATEWAY_V6};
 
-/// Most flows of a sandbox that hold connections.
-const MOST_FLOWS: usize = 4096;
+/// Most flows of a sandbox that hold connections: two descriptors and up to four kernel buffers each.
+const MOST_FLOWS: usize = 1024;
 /// Most flows of a sandbox whose target has not answered yet.
 const MOST_DIALS: usize = 256;
 /// Most ended flows whose last packets are still carried.

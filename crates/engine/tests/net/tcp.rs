@@ -134,7 +134,7 @@ fn a_slow_reader_stops_the_writer_and_still_learns_of_a_reset() {
     });
     let server = accepts.recv_timeout(PATIENCE).unwrap();
     wait_for_reset(&server);
-    // Four kernel buffers of at most 6 MiB and one chunk of ours.
+    // Four kernel buffers of at most 6 MiB.
     assert!(taken < 32 << 20, "{taken} bytes were taken in");
 }
 
