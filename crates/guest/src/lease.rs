@@ -40,3 +40,34 @@ pub(crate) async fn run_out(guest: Arc<Guest>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use protocol::guest::GuestConfig;
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    fn guest(lease_ends_unix_ms: Option<u64>) -> Arc<Guest> {
+        let config = GuestConfig { lease_ends_unix_ms, ..GuestConfig::default() };
+        Guest::new(config, String::new(), Path::new("/etc"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_comes_a_grace_after_the_lease() {
+        let begun = Instant::now();
+        run_out(guest(Some(unix_ms() - 60_000))).await;
+        assert_eq!(begun.elapsed().as_secs(), u64::from(GRACE_SECONDS));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_at_the_last_moment_counts() {
+        let guest = guest(Some(unix_ms() - 60_000));
+        let ending = tokio::spawn(run_out(guest.clone()));
+        sleep(Duration::from_secs(u64::from(GRACE_SECONDS) - 1)).await;
+        guest.lease.send_replace(None);
+        assert!(timeout(Duration::from_secs(100_000), ending).await.is_err(), "it lives without a lease");
+    }
+}

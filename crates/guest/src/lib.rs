@@ -57,6 +57,7 @@ pub fn run(inherited: Inherited) -> io::Result<()> {
         .max_blocking_threads(MOST_THREADS)
         .thread_keep_alive(THREADS_LINGER)
         .thread_stack_size(THREAD_STACK)
+        .on_thread_start(sys::refuse_signals)
         .build()?;
     runtime.block_on(serve(inherited))
 }

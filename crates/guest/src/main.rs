@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 use guest::Inherited;
-use guest::sys::{keep_heap_small, take_descriptor};
+use guest::sys::{keep_heap_small, take_descriptor, welcome_signals};
 use protocol::guest::{CONFIG_FD, ENVD_PORT, GuestConfig, LISTENER_FD};
 
 fn main() -> ExitCode {
@@ -27,6 +27,7 @@ fn start() -> io::Result<()> {
     let config: GuestConfig = serde_json::from_slice(&text)?;
     drop(text);
 
+    welcome_signals();
     keep_heap_small();
     rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
     guest::run(Inherited {

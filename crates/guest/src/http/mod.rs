@@ -7,11 +7,10 @@ mod query;
 mod reply;
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use connectrpc::{Chain, ConnectRpcService, Limits};
+use connectrpc::{Chain, ConnectRpcBody, ConnectRpcService, Limits};
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
@@ -34,6 +33,7 @@ use tower::Service;
 pub(crate) use self::access::check_files;
 pub(crate) use self::control::read as read_json;
 pub(crate) use self::query::Query;
+use self::reply::never;
 pub(crate) use self::reply::{Body, HttpError, Reply, bytes, empty, json};
 use crate::filesystem::FilesystemService;
 use crate::process::ProcessService;
@@ -159,7 +159,11 @@ impl Face {
     async fn call(&mut self, mut request: Request<Incoming>) -> Reply {
         take_timeout(&mut request);
         let Ok(reply) = self.rpc.call(request).await;
-        reply.map(|body| body.map_err(|error| io::Error::other(error.to_string())).boxed_unsync())
+        reply.map(|body| match body {
+            // Said by itself it knows its length, which the enum does not tell.
+            ConnectRpcBody::Full(message) => message.map_err(never).boxed_unsync(),
+            stream => stream.map_err(never).boxed_unsync(),
+        })
     }
 }
 

@@ -65,6 +65,6 @@ pub(crate) fn empty(status: StatusCode) -> Reply {
     reply
 }
 
-fn never(error: Infallible) -> io::Error {
+pub(super) fn never(error: Infallible) -> io::Error {
     match error {}
 }

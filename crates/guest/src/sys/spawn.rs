@@ -12,6 +12,8 @@ use std::ptr;
 
 use rustix::process::Pid;
 
+use super::signals::SignalsBlocked;
+
 /// What to execute.
 pub(crate) struct Image<'a> {
     pub(crate) program: &'a CStr,
@@ -135,29 +137,6 @@ pub(crate) fn spawn(image: &Image<'_>, identity: &Identity<'_>, stdio: &Stdio<'_
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
-}
-
-/// All signals are blocked in this thread while it lives.
-struct SignalsBlocked(libc::sigset_t);
-
-impl SignalsBlocked {
-    fn now() -> Self {
-        // SAFETY: sigset_t is plain memory that both calls fill; they fail only on invalid arguments.
-        unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            Self(before)
-        }
-    }
-}
-
-impl Drop for SignalsBlocked {
-    fn drop(&mut self) {
-        // SAFETY: the set was filled by pthread_sigmask in `now`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
-    }
 }
 
 /// The child, up to its exec. Never returns to the caller's stack: it executes or exits.

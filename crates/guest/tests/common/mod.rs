@@ -1,0 +1,464 @@
+//! A guest as the engine would start it: process 1 of its own pid, mount and network namespaces, with a user `user`
+//! whose home is in a temporary directory. Everything in it ends with the value.
+//!
+//! Requests are written and read byte by byte, so that the tests see what is really on the wire.
+
+#![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use protocol::guest::GuestConfig;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Every read of a test has this long; a hanging guest fails the test instead of blocking it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Guest {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Guest {
+    pub fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    pub fn start_with(adjust: impl FnOnce(&mut GuestConfig)) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let base = directory.path();
+        // The user must be able to reach its home.
+        fs::set_permissions(base, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("permissions");
+        let home = base.join("home");
+        fs::create_dir_all(&home).expect("a home");
+        std::os::unix::fs::chown(&home, Some(1000), Some(1000)).expect("tests run as root");
+        fs::create_dir_all(base.join("small")).expect("a mount point");
+        let passwd = format!("root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000::{}:/bin/bash\n", home.display());
+        fs::write(base.join("passwd"), passwd).expect("passwd");
+        fs::write(base.join("group"), "root:x:0:\nsudo:x:27:user\nuser:x:1000:\n").expect("group");
+        let mut config = GuestConfig {
+            sandbox_id: "itest".into(),
+            template_id: "base".into(),
+            default_user: "user".into(),
+            system_env: BTreeMap::from([("E2B_SANDBOX".into(), "true".into())]),
+            memory_limit_bytes: 512 << 20,
+            cpu_count: 2,
+            disk_limit_bytes: 1 << 30,
+            ..GuestConfig::default()
+        };
+        adjust(&mut config);
+        fs::write(base.join("config.json"), serde_json::to_vec(&config).expect("a config")).expect("a file");
+        let listener = UnixListener::bind(base.join("socket")).expect("a socket");
+        let script = r#"set -e
+            mount -n --make-rprivate /
+            mount -n -t tmpfs none /run
+            mount -n -t tmpfs -o size=1m none "$1/small"
+            mount -n --bind "$1/passwd" /etc/passwd
+            mount -n --bind "$1/group" /etc/group
+            ip link set lo up
+            exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+                "$0" 3<&0 4<"$1/config.json" 0</dev/null 1>/dev/null"#;
+        let child = Command::new("unshare")
+            .args(["--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script])
+            .arg(env!("CARGO_BIN_EXE_sandbar-guest"))
+            .arg(base)
+            .stdin(Stdio::from(OwnedFd::from(listener)))
+            .spawn()
+            .expect("unshare of util-linux");
+        Self { child, directory }
+    }
+
+    /// A directory that the guest and the test share.
+    pub fn base(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.base().join("home")
+    }
+
+    pub fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.base().join("socket")).expect("the socket");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+    }
+
+    /// One request on a connection of its own.
+    pub fn request(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+        let mut stream = self.connect();
+        stream.write_all(&head(method, target, headers, Some(body.len()))).expect("written");
+        stream.write_all(body).expect("written");
+        Response::read(&mut BufReader::new(stream))
+    }
+
+    pub fn get(&self, target: &str) -> Response {
+        self.request("GET", target, &[], b"")
+    }
+
+    /// A unary call in JSON.
+    pub fn call(&self, method: &str, request: &Value) -> Result<Value, RpcError> {
+        self.call_with(method, request, &[])
+    }
+
+    pub fn call_with(&self, method: &str, request: &Value, headers: &[(&str, &str)]) -> Result<Value, RpcError> {
+        let headers = [&[("content-type", "application/json")], headers].concat();
+        let response = self.request("POST", &format!("/{method}"), &headers, request.to_string().as_bytes());
+        assert_eq!(response.header("content-type"), Some("application/json"), "{method}");
+        let answer: Value = serde_json::from_slice(&response.body).expect("JSON");
+        if response.status == 200 {
+            return Ok(answer);
+        }
+        let text = |key: &str| answer[key].as_str().unwrap_or_else(|| panic!("no {key} in {answer}")).to_owned();
+        Err(RpcError { status: response.status, code: text("code"), message: text("message") })
+    }
+
+    /// A streaming call in JSON, whose request body is chunked as newer clients send it.
+    pub fn stream(&self, method: &str, request: &Value, headers: &[(&str, &str)]) -> EventStream {
+        let payload = request.to_string();
+        let headers =
+            [&[("content-type", "application/connect+json"), ("connect-protocol-version", "1")], headers].concat();
+        let mut stream = self.connect();
+        stream.write_all(&head("POST", &format!("/{method}"), &headers, None)).expect("written");
+        write_chunk(&mut stream, &envelope(0, payload.as_bytes()));
+        stream.write_all(b"0\r\n\r\n").expect("written");
+        EventStream::read(stream, "application/connect+json")
+    }
+
+    /// Runs a shell command to its end as the default user.
+    pub fn run(&self, command: &str) -> Run {
+        self.run_with(command, &json!({}), &[])
+    }
+
+    pub fn run_with(&self, command: &str, more: &Value, headers: &[(&str, &str)]) -> Run {
+        let mut request = json!({"process": {"cmd": "/bin/bash", "args": ["-c", command]}, "stdin": false});
+        merge(&mut request, more);
+        self.stream("process.Process/Start", &request, headers).finish()
+    }
+
+    pub fn start_process(&self, command: &str, more: &Value, headers: &[(&str, &str)]) -> (u64, EventStream) {
+        let mut request = json!({"process": {"cmd": "/bin/bash", "args": ["-c", command]}});
+        merge(&mut request, more);
+        let mut stream = self.stream("process.Process/Start", &request, headers);
+        (stream.started(), stream)
+    }
+
+    pub fn upload(&self, path: &str, content: &[u8]) -> Response {
+        let target = format!("/files?path={}", encode(path));
+        self.request("POST", &target, &[("content-type", "application/octet-stream")], content)
+    }
+
+    pub fn log(&self, after: u64) -> Vec<Value> {
+        let response = self.get(&format!("/sandbar/log?after={after}"));
+        serde_json::from_slice(&response.body).expect("a list")
+    }
+
+    pub fn has_exited(&mut self) -> bool {
+        self.child.try_wait().expect("our child").is_some()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // `--kill-child` takes the guest along, and with process 1 everything in its namespace.
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn merge(into: &mut Value, more: &Value) {
+    for (key, value) in more.as_object().expect("an object") {
+        match (&mut into[key], value) {
+            (Value::Object(existing), Value::Object(new)) => existing.extend(new.clone()),
+            (slot, value) => *slot = value.clone(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct RpcError {
+    pub status: u16,
+    pub code: String,
+    pub message: String,
+}
+
+pub fn head(method: &str, target: &str, headers: &[(&str, &str)], length: Option<usize>) -> Vec<u8> {
+    let mut text = format!("{method} {target} HTTP/1.1\r\nhost: guest\r\n");
+    match length {
+        Some(length) => text.push_str(&format!("content-length: {length}\r\n")),
+        None => text.push_str("transfer-encoding: chunked\r\n"),
+    }
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    text.into_bytes()
+}
+
+pub fn write_chunk(to: &mut impl Write, bytes: &[u8]) {
+    write!(to, "{:x}\r\n", bytes.len()).expect("written");
+    to.write_all(bytes).expect("written");
+    to.write_all(b"\r\n").expect("written");
+}
+
+pub fn envelope(flags: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("a small message");
+    [&[flags][..], &length.to_be_bytes(), payload].concat()
+}
+
+/// As Python clients encode a query value.
+pub fn encode(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string().replace("%20", "+")
+}
+
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    pub fn read(from: &mut impl BufRead) -> Self {
+        let (status, headers) = read_head(from);
+        let mut response = Self { status, headers, body: Vec::new() };
+        if let Some(length) = response.header("content-length") {
+            response.body = vec![0; length.parse().expect("a length")];
+            from.read_exact(&mut response.body).expect("a body");
+        } else if response.header("transfer-encoding") == Some("chunked") {
+            Chunked::new(from).read_to_end(&mut response.body).expect("a body");
+        }
+        response
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+fn read_head(from: &mut impl BufRead) -> (u16, Vec<(String, String)>) {
+    let mut line = String::new();
+    from.read_line(&mut line).expect("a status line");
+    let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.unwrap_or_else(|| panic!("no status in {line:?}"));
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        from.read_line(&mut line).expect("a header");
+        match line.trim_end().split_once(": ") {
+            Some((name, value)) => headers.push((name.to_ascii_lowercase(), value.to_owned())),
+            None => return (status, headers),
+        }
+    }
+}
+
+/// Reads a chunked body.
+pub struct Chunked<R> {
+    from: R,
+    left: usize,
+    over: bool,
+}
+
+impl<R: BufRead> Chunked<R> {
+    pub fn new(from: R) -> Self {
+        Self { from, left: 0, over: false }
+    }
+}
+
+impl<R: BufRead> Read for Chunked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.left == 0 && !self.over {
+            let mut line = String::new();
+            while line.trim().is_empty() {
+                line.clear();
+                if self.from.read_line(&mut line)? == 0 {
+                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            self.left = usize::from_str_radix(line.trim(), 16).map_err(std::io::Error::other)?;
+            self.over = self.left == 0;
+            if self.over {
+                self.from.read_line(&mut line)?;
+            }
+        }
+        if self.over {
+            return Ok(0);
+        }
+        let wanted = buffer.len().min(self.left);
+        let count = self.from.read(&mut buffer[..wanted])?;
+        self.left -= count;
+        Ok(count)
+    }
+}
+
+/// The answer to a streaming call, message by message.
+pub struct EventStream {
+    body: Chunked<BufReader<UnixStream>>,
+    started: Option<u64>,
+}
+
+/// One message of a stream, or its end with the error, if there was one.
+#[derive(Debug, PartialEq)]
+pub enum Message {
+    Event(Value),
+    Over(Option<Value>),
+}
+
+impl EventStream {
+    pub fn read(stream: UnixStream, content_type: &str) -> Self {
+        let mut from = BufReader::new(stream);
+        let (status, headers) = read_head(&mut from);
+        assert_eq!(status, 200, "streams answer 200, errors included");
+        let types: Vec<_> =
+            headers.iter().filter(|header| header.0 == "content-type").map(|header| &header.1).collect();
+        assert_eq!(types, [content_type], "exactly this type");
+        Self { body: Chunked::new(from), started: None }
+    }
+
+    pub fn frame(&mut self) -> (u8, Vec<u8>) {
+        let mut prefix = [0; 5];
+        self.body.read_exact(&mut prefix).expect("an envelope");
+        let length = u32::from_be_bytes(prefix[1..].try_into().expect("four bytes"));
+        let mut payload = vec![0; length as usize];
+        self.body.read_exact(&mut payload).expect("a payload");
+        (prefix[0], payload)
+    }
+
+    pub fn message(&mut self) -> Message {
+        let (flags, payload) = self.frame();
+        let value: Value = serde_json::from_slice(&payload).expect("JSON");
+        match flags {
+            0 => Message::Event(value["event"].clone()),
+            2 => Message::Over(value.get("error").cloned()),
+            other => panic!("flags {other}"),
+        }
+    }
+
+    pub fn event(&mut self) -> Value {
+        match self.message() {
+            Message::Event(event) => event,
+            Message::Over(error) => panic!("the stream ended: {error:?}"),
+        }
+    }
+
+    /// Reads the start event, the first of every process stream.
+    pub fn started(&mut self) -> u64 {
+        let event = self.event();
+        let pid = event["start"]["pid"].as_u64().unwrap_or_else(|| panic!("not a start: {event}"));
+        self.started = Some(pid);
+        pid
+    }
+
+    /// Reads output until it contains `text`.
+    pub fn until(&mut self, text: &str) -> String {
+        let mut seen = String::new();
+        while !seen.contains(text) {
+            let event = self.event();
+            for kind in ["stdout", "stderr", "pty"] {
+                if let Some(data) = event["data"][kind].as_str() {
+                    seen.push_str(&String::from_utf8_lossy(&STANDARD.decode(data).expect("base64")));
+                }
+            }
+        }
+        seen
+    }
+
+    /// Reads to the end and checks the order: a start, data and keepalives, one end, the end of the stream.
+    pub fn finish(mut self) -> Run {
+        let mut run = Run { pid: self.started, ..Run::default() };
+        loop {
+            match self.message() {
+                Message::Over(error) => {
+                    run.error = error;
+                    assert!(run.error.is_some() || run.end.is_some(), "a clean end needs an end event");
+                    return run;
+                }
+                Message::Event(event) => {
+                    assert!(run.end.is_none(), "nothing follows the end event: {event}");
+                    let object = event.as_object().expect("an object");
+                    assert_eq!(object.len(), 1, "one kind per event: {event}");
+                    let (kind, event) = object.iter().next().expect("one");
+                    match kind.as_str() {
+                        "start" => {
+                            assert!(run.pid.is_none(), "one start");
+                            run.pid = event["pid"].as_u64();
+                        }
+                        "data" => {
+                            assert!(run.pid.is_some(), "the start comes first");
+                            for (kind, into) in
+                                [("stdout", &mut run.stdout), ("stderr", &mut run.stderr), ("pty", &mut run.pty)]
+                            {
+                                if let Some(data) = event[kind].as_str() {
+                                    into.extend(STANDARD.decode(data).expect("base64"));
+                                    run.chunks += 1;
+                                }
+                            }
+                        }
+                        "keepalive" => run.keepalives += 1,
+                        "end" => run.end = Some(event.clone()),
+                        other => panic!("unknown event {other}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A stream read to its end.
+#[derive(Debug, Default)]
+pub struct Run {
+    pub pid: Option<u64>,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub pty: Vec<u8>,
+    pub chunks: usize,
+    pub keepalives: usize,
+    pub end: Option<Value>,
+    pub error: Option<Value>,
+}
+
+impl Run {
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub fn end(&self) -> &Value {
+        self.end.as_ref().unwrap_or_else(|| panic!("no end event: {:?}", self.error))
+    }
+
+    pub fn error_code(&self) -> &str {
+        self.error
+            .as_ref()
+            .and_then(|error| error["code"].as_str())
+            .unwrap_or_else(|| panic!("no error: {:?}", self.end))
+    }
+}
+
+/// Asks again until `probe` is satisfied.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(std::time::Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
