@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use jiff::SignedDuration;
+
 use crate::clock;
 use crate::error::{CreateError, SandboxError};
 use crate::id::{SandboxId, Token};
@@ -11,6 +13,9 @@ use crate::node::Node;
 use crate::owner::Owner;
 use crate::sandbox::{Created, NewSandbox, Record, Repeatable, Standing};
 use crate::world::World;
+
+/// How long a create can be repeated.
+const KEYS_KEPT: SignedDuration = SignedDuration::from_hours(24);
 
 impl Node {
     /// Makes a sandbox. A repeated create answers what the first one answered.
@@ -44,6 +49,9 @@ impl Node {
 
 async fn earlier(world: &World, repeatable: Option<&Repeatable>) -> Result<Option<Created>, CreateError> {
     let Some(Repeatable { key, fingerprint }) = repeatable else { return Ok(None) };
+    if let Ok(before) = world.clock.now().checked_sub(KEYS_KEPT) {
+        world.records.forget_creations(before).await.map_err(SandboxError::from)?;
+    }
     match world.records.creation(key).await.map_err(SandboxError::from)? {
         Some((known, created)) if known == *fingerprint => Ok(Some(created)),
         Some(_) => Err(CreateError::KeyMismatch),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -26,10 +26,10 @@ use crate::world::{Live, View, World};
 
 /// An automatic resume gives at least this long: whoever sent the request cannot ask for more.
 const LEAST_WAKE: Duration = Duration::from_secs(300);
-/// How long a create with an idempotency key can be repeated.
-const KEYS_KEPT: SignedDuration = SignedDuration::from_hours(24);
 /// Machines looked for at once when the server starts.
 const ADOPTIONS: usize = 16;
+/// Sandboxes ended at once when all are ended.
+const ENDS: usize = 16;
 /// Longest wait for the owners when the server stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -100,9 +100,6 @@ impl Node {
     /// Brings records and machines into agreement. Afterwards nothing is left of what nobody knows.
     async fn take_over(&self) -> Result<(), OpenError> {
         let (engine, records, now) = (&self.world.engine, &self.world.records, self.world.clock.now());
-        if let Ok(before) = now.checked_sub(KEYS_KEPT) {
-            records.forget_creations(before).await?;
-        }
         let mut kept = Vec::new();
         for record in records.all().await? {
             let ended = record.standing == Standing::Running && record.end_at <= now;
@@ -116,12 +113,13 @@ impl Node {
         let files: HashSet<SandboxId> = kept.iter().map(|record| record.id.clone()).collect();
         let machines = kept.iter().filter(|record| record.instance.is_some());
         let mut running: HashSet<SandboxId> = machines.map(|record| record.id.clone()).collect();
+        let expected = running.len();
         let removed = engine.sweep(&running, &files).await?;
         if !removed.is_empty() {
             info!(count = removed.len(), "removed what was left of earlier sandboxes");
         }
         let mut found = self.adopt_all(&kept, &mut running).await;
-        if files.len() > found.len() {
+        if running.len() < expected {
             // What could not be adopted must not run on unseen.
             engine.sweep(&running, &files).await?;
         }
@@ -278,30 +276,38 @@ impl Node {
 
     /// Stops the node and says how many sandboxes live on, or were ended. Creates that are under way are completed first.
     pub async fn close(&self, closing: Closing) -> Result<usize, SandboxError> {
+        // Refuses further creates.
         self.tasks.close();
-        let mut count = 0;
-        for handle in self.world.handles() {
-            let View { record, state, .. } = handle.view.borrow().clone();
-            match closing {
-                Closing::Keep => {
-                    count += usize::from(state == State::Running);
-                    let (done, stopped) = oneshot::channel();
-                    if handle.commands.send(Command::Stop(done)).await.is_ok() {
-                        // An owner that has ended meanwhile has stopped, too.
-                        let _ = stopped.await;
-                    }
-                }
-                Closing::End => match self.kill(&record.id).await {
-                    Ok(()) => count += 1,
-                    Err(SandboxError::NotFound(_)) => {}
-                    Err(error) => return Err(error),
-                },
-            }
-        }
+        let count = match closing {
+            Closing::Keep => self.world.views().iter().filter(|view| view.state == State::Running).count(),
+            Closing::End => self.end_all().await?,
+        };
+        self.world.stop.cancel();
         if tokio::time::timeout(STOP_PATIENCE, self.tasks.wait()).await.is_err() {
             warn!("some sandboxes were still changing when the server stopped");
         }
         Ok(count)
+    }
+
+    async fn end_all(&self) -> Result<usize, SandboxError> {
+        let mut count = 0;
+        // More than once: a create that was under way may add one meanwhile.
+        loop {
+            let views = self.world.views();
+            if views.is_empty() {
+                return Ok(count);
+            }
+            let mut ends = futures::stream::iter(views)
+                .map(|view| async move { self.kill(&view.record.id).await })
+                .buffer_unordered(ENDS);
+            while let Some(ended) = ends.next().await {
+                match ended {
+                    Ok(()) => count += 1,
+                    Err(SandboxError::NotFound(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
     }
 }
 

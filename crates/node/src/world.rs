@@ -24,6 +24,8 @@ pub(crate) struct World {
     pub records: Arc<dyn Records>,
     pub clock: Arc<dyn Clock>,
     pub config: SandboxesConfig,
+    /// Cancelled when the server stops: owners leave their sandboxes to their leases.
+    pub stop: CancellationToken,
     registry: RwLock<HashMap<SandboxId, Handle>>,
 }
 
@@ -75,7 +77,7 @@ impl World {
         clock: Arc<dyn Clock>,
         config: SandboxesConfig,
     ) -> Self {
-        Self { engine, records, clock, config, registry: RwLock::default() }
+        Self { engine, records, clock, config, stop: CancellationToken::new(), registry: RwLock::default() }
     }
 
     pub(crate) fn find(&self, id: &SandboxId) -> Option<Handle> {
@@ -85,10 +87,6 @@ impl World {
     pub(crate) fn view(&self, id: &SandboxId) -> Option<View> {
         let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
         registry.get(id).map(|handle| handle.view.borrow().clone())
-    }
-
-    pub(crate) fn handles(&self) -> Vec<Handle> {
-        self.registry.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     pub(crate) fn views(&self) -> Vec<View> {

@@ -254,3 +254,15 @@ async fn closing_keeps_or_ends() {
     assert!(lab.engine.running().is_empty() && lab.engine.files().is_empty());
     assert!(lab.records.all().await.expect("records").is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_forgotten_after_a_day() {
+    let lab = Lab::new();
+    let node = lab.open().await;
+    let key = || Some(Repeatable { key: "k".to_owned(), fingerprint: "a".to_owned() });
+    let first = node.create(new_sandbox(), key()).await.expect("it is made");
+    tokio::time::sleep(Duration::from_secs(23 * 3600)).await;
+    assert_eq!(node.create(new_sandbox(), key()).await.expect("it is repeated"), first);
+    tokio::time::sleep(Duration::from_secs(2 * 3600)).await;
+    assert_ne!(node.create(new_sandbox(), key()).await.expect("it is made anew"), first);
+}

@@ -37,6 +37,8 @@ const FIRST_SAMPLE: Duration = Duration::from_secs(1);
 /// The guest keeps its log itself, and whoever reads it asks for the newest: collecting it at every sixth reading is
 /// enough to lose nothing, and lets idle guests sleep.
 const SAMPLES_PER_LOG: u32 = 6;
+/// The owner does nothing else meanwhile, and a lease must end on time whatever the guest is busy with.
+const LOG_PATIENCE: Duration = Duration::from_millis(500);
 const WAITING_COMMANDS: usize = 64;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, SandboxError>>;
@@ -49,7 +51,6 @@ pub(crate) enum Command {
     SetTimeout { timeout: Duration, reply: Reply<()> },
     Refresh { duration: Duration, reply: Reply<()> },
     ReadLog(Reply<()>),
-    Stop(oneshot::Sender<()>),
 }
 
 /// How to resume.
@@ -120,21 +121,17 @@ impl Owner {
     pub(crate) async fn run(mut self) {
         let mut sample = tokio::time::interval_at(Instant::now() + FIRST_SAMPLE, SAMPLE_INTERVAL);
         sample.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let stop = self.world.stop.clone();
         while self.state != State::Gone {
             let machine = self.machine.clone();
             let runs = self.state == State::Running;
             let expiry = tokio::time::sleep(self.until_expiry());
             tokio::select! {
                 command = self.commands.recv() => match command {
-                    None => break,
-                    Some(Command::Stop(done)) => {
-                        self.stop().await;
-                        // Whoever asked may have given up waiting.
-                        let _ = done.send(());
-                        return;
-                    }
                     Some(command) => self.obey(command).await,
+                    None => break,
                 },
+                () = stop.cancelled() => return self.leave().await,
                 // Readings also bring the loop round after the clock was set, so a lease ends by the time of day.
                 () = expiry, if runs => self.expire().await,
                 () = exited(machine.as_deref()), if machine.is_some() => self.lose_machine().await,
@@ -159,7 +156,6 @@ impl Owner {
                 self.read_log().await;
                 drop(reply.send(Ok(())));
             }
-            Command::Stop(_) => unreachable!("the loop handles it"),
         }
     }
 
@@ -246,9 +242,11 @@ impl Owner {
         }
         let Some(machine) = self.machine.clone() else { return };
         let after = self.notes.log().seen();
-        match guest_call::read_log(machine.guest_socket(), after).await {
-            Ok(entries) => self.notes.log().take_from_guest(entries),
-            Err(error) => debug!(sandbox = %self.record.id, %error, "the guest's log was not read"),
+        let reading = tokio::time::timeout(LOG_PATIENCE, guest_call::read_log(machine.guest_socket(), after));
+        match reading.await {
+            Ok(Ok(entries)) => self.notes.log().take_from_guest(entries),
+            Ok(Err(error)) => debug!(sandbox = %self.record.id, %error, "the guest's log was not read"),
+            Err(_) => debug!(sandbox = %self.record.id, "the guest took too long over its log"),
         }
     }
 
@@ -257,7 +255,7 @@ impl Owner {
     }
 
     /// Leaves the machine to its lease. The guest should know the newest one, since nobody will tell it later.
-    async fn stop(&mut self) {
+    async fn leave(&mut self) {
         if let Some(push) = self.lease_push.take() {
             // Without it the guest keeps the lease it knows; the next server tells it again.
             let _ = tokio::time::timeout(RETRY_DELAY, push).await;
