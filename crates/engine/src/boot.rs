@@ -1,7 +1,6 @@
 //! The server's side of a boot: everything a sandbox needs is made here, and unmade here if the boot fails.
 //!
-//! All of it blocks, for some milliseconds, on one thread of the blocking pool. The launcher is spawned without a fork of this
-//! process's memory (`posix_spawn`), whose size and threads therefore do not matter.
+//! All of it blocks, for some milliseconds, on one thread of the blocking pool.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -9,9 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -24,8 +21,9 @@ use tracing::{debug, warn};
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy};
 use crate::error::EngineError;
 use crate::ids::{IDS, Range, Ranges};
+use crate::launch::Stopwatch;
 use crate::launch::spec::{Channel, Files, Overlay, Report, Spec};
-use crate::launch::{self, Stopwatch};
+use crate::launcher::Launchers;
 use crate::machine::remove_socket;
 use crate::pool::{Pool, Volume};
 use crate::seccomp;
@@ -47,6 +45,7 @@ pub(crate) struct Workshop {
     pub(crate) pool: Pool,
     pub(crate) hierarchy: Hierarchy,
     pub(crate) ranges: Ranges,
+    pub(crate) launchers: Launchers,
     guest: OwnedFd,
     filter: OwnedFd,
 }
@@ -152,7 +151,7 @@ impl Workshop {
             .map_err(EngineError::io(format!("make {}", runtime.display())))?;
         let make = |name, bytes: &[u8]| sealed_file(name, bytes).map_err(EngineError::io("make a memory file"));
         let (guest, filter) = (make("sandbar-guest", config.guest)?, make("filter", &seccomp::filter().bytes())?);
-        Ok(Self { runtime, pool, hierarchy, ranges, guest, filter })
+        Ok(Self { runtime, pool, hierarchy, ranges, launchers: Launchers::default(), guest, filter })
     }
 
     pub(crate) fn socket_of(&self, name: &str) -> PathBuf {
@@ -210,16 +209,14 @@ impl Workshop {
             move |source| EngineError::Launch { name, step, source }
         };
         let listener = listen(&scaffold.socket).map_err(failed("listen for the guest"))?;
-        let (ours, theirs) = Channel::pair().map_err(failed("make a channel to the launcher"))?;
-        let launcher = spawn_launcher(theirs).map_err(failed("spawn the launcher"))?;
-        scaffold.group = launcher.id().try_into().ok().and_then(Pid::from_raw);
-        let mut launcher = Launcher(launcher);
-        watch.mark("launcher spawned");
+        let launcher = self.launchers.take().map_err(failed("spawn the launcher"))?;
+        scaffold.group = launcher.group();
+        watch.mark("launcher there");
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd(), self.filter.as_fd()];
-        ours.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
-        let pid = follow(&ours, scaffold)?;
+        launcher.channel.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
+        let pid = follow(&launcher.channel, scaffold)?;
         watch.mark("guest executed");
-        launcher.0.wait().map_err(failed("wait for the launcher"))?;
+        drop(launcher);
         let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         if !matches!(ended, Ok(None)) {
             return Err(failed("keep process 1 running")(io::ErrorKind::BrokenPipe.into()));
@@ -229,27 +226,6 @@ impl Workshop {
         let network = File::open(format!("/proc/{pid}/ns/net")).map_err(failed("open the network of the sandbox"))?;
         Ok((Instance { pid, start_time }, network.into()))
     }
-}
-
-/// Ends and reaps the launcher if the boot is given up while it runs.
-struct Launcher(Child);
-
-impl Drop for Launcher {
-    fn drop(&mut self) {
-        // Both do nothing once it has been waited for.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn spawn_launcher(channel: Channel) -> io::Result<Child> {
-    Command::new("/proc/self/exe")
-        .arg(launch::ARGUMENT)
-        .env_clear()
-        .process_group(0)
-        .stdin(Stdio::from(channel.into_descriptor()))
-        .stdout(Stdio::null())
-        .spawn()
 }
 
 /// Reads reports until the channel closes, which the exec of the guest does; gives process 1.

@@ -50,6 +50,7 @@ impl Engine {
             let hierarchy = Hierarchy::open(&format!("sandbar-{number:08x}"))?;
             let base = BaseTemplate::open(data.join("layers")).map_err(EngineError::io("open the layers"))?;
             let workshop = Workshop::open(&config, pool, hierarchy, Ranges::survey(number))?;
+            workshop.launchers.refill();
             Ok(Self(Arc::new(Shared { workshop, base, egress: Arc::new(config.egress) })))
         })
         .await
@@ -75,6 +76,9 @@ impl Engine {
     pub async fn boot(&self, boot: Boot) -> Result<Machine, EngineError> {
         let (shared, internet) = (self.0.clone(), boot.internet);
         let started = blocking(move || shared.workshop.start(boot)).await?;
+        let shared = self.0.clone();
+        // For the next boot; a matter of a millisecond that this one need not wait for.
+        drop(tokio::task::spawn_blocking(move || shared.workshop.launchers.refill()));
         self.machine(started, internet)
     }
 

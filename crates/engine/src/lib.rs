@@ -15,6 +15,7 @@ mod error;
 mod fingerprint;
 mod ids;
 pub mod launch;
+mod launcher;
 mod machine;
 pub mod net;
 pub mod pool;

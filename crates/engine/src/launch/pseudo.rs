@@ -2,20 +2,19 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, mkdir};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, mount_remount, move_mount, open_tree,
 };
 
 use super::failure::{At, Failure};
 use super::spec::Spec;
-use crate::sys::mount::make_read_only;
 
 /// Files shown as empty.
 const MASKED_FILES: [&str; 9] = [
@@ -54,6 +53,12 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 const QUIET: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
 const INERT: MountAttrFlags = QUIET.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+const READ_ONLY: MountFlags = MountFlags::BIND
+    .union(MountFlags::RDONLY)
+    .union(MountFlags::NOSUID)
+    .union(MountFlags::NODEV)
+    .union(MountFlags::NOEXEC);
 
 /// Mounts that wait for the sandbox's root to be entered.
 pub(super) struct Tree {
@@ -135,28 +140,23 @@ impl Tree {
     }
 
     fn mask(&self) -> Result<(), Failure> {
+        // Binds of the older kind: one call each, where a clone and a move are three and a namespace in between.
         for path in READ_ONLY_DIRECTORIES {
-            if let Some(copy) = if_present(open_tree(CWD, path, CLONE)).at(&format!("clone {path}"))? {
-                make_read_only(copy.as_fd()).at(&format!("make {path} read-only"))?;
-                place(&copy, path).at(&format!("cover {path}"))?;
+            if if_present(mount_bind(path, path)).at(&format!("cover {path}"))?.is_some() {
+                mount_remount(path, READ_ONLY, c"").at(&format!("make {path} read-only"))?;
             }
         }
         for path in MASKED_FILES {
-            let null = open_tree(CWD, "/dev/null", CLONE).at("clone /dev/null")?;
-            if_present(place(&null, path)).at(&format!("mask {path}"))?;
+            if_present(mount_bind("/dev/null", path)).at(&format!("mask {path}"))?;
         }
-        // Clones are taken of what is attached: kernels before 6.15 know no others.
-        let mut attached: Option<&str> = None;
+        let mut first: Option<&str> = None;
         for path in MASKED_DIRECTORIES {
-            let placed = match attached {
-                None => if_present(place(&self.nothing, path)),
-                Some(first) => {
-                    let copy = open_tree(CWD, first, CLONE).at("clone an empty directory")?;
-                    if_present(place(&copy, path))
-                }
+            let placed = match first {
+                None => place(&self.nothing, path),
+                Some(first) => mount_bind(first, path),
             };
-            if placed.at(&format!("mask {path}"))?.is_some() {
-                attached = attached.or(Some(path));
+            if if_present(placed).at(&format!("mask {path}"))?.is_some() {
+                first = first.or(Some(path));
             }
         }
         self.cover_boot_id()
@@ -168,9 +168,8 @@ impl Tree {
         let step = "set the boot id";
         let mut file = File::options().write(true).create_new(true).mode(0o444).open(hidden).at(step)?;
         file.write_all(format!("{}\n", self.boot_id).as_bytes()).at(step)?;
-        let mount = open_tree(CWD, hidden, CLONE).at(step)?;
-        make_read_only(mount.as_fd()).at(step)?;
-        place(&mount, BOOT_ID).at(step)?;
+        mount_bind(hidden, BOOT_ID).at(step)?;
+        mount_remount(BOOT_ID, READ_ONLY, c"").at(step)?;
         fs::remove_file(hidden).at(step)
     }
 }

@@ -98,6 +98,7 @@ pub(crate) enum Report {
 }
 
 /// One end of the pair.
+#[derive(Debug)]
 pub(crate) struct Channel(OwnedFd);
 
 impl Channel {

@@ -140,10 +140,6 @@ fn write_texts(root: &Path) -> io::Result<()> {
         ("etc/bash.bashrc", texts::BASHRC, 0o644),
         ("etc/environment", texts::ENVIRONMENT, 0o644),
         ("etc/fstab", "", 0o644),
-        // Filled at each boot.
-        ("etc/hostname", "", 0o644),
-        ("etc/hosts", "", 0o644),
-        ("etc/resolv.conf", "", 0o644),
         // Empty: programs that want an id of the machine make one up.
         ("etc/machine-id", "", 0o444),
     ] {

@@ -33,11 +33,3 @@ pub(crate) fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> 
         },
     )
 }
-
-/// Makes a mount read-only.
-pub(crate) fn make_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
-    mount_setattr(
-        mount,
-        libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 },
-    )
-}

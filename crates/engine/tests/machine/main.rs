@@ -21,9 +21,8 @@ type Test = (&'static str, fn());
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
-    match arguments.first().map(String::as_str) {
-        Some("sandbar-guest") => guest::main(),
-        _ => {}
+    if arguments.first().is_some_and(|name| name == "sandbar-guest") {
+        guest::main();
     }
     match arguments.get(1).map(String::as_str) {
         Some(sandbar_engine::launch::ARGUMENT) => sandbar_engine::launch::main(),

@@ -105,7 +105,7 @@ fn sweep_clean(place: &Place, engine: Engine) {
     );
     drop(engine);
     let place = place.at().display().to_string();
-    let traces = format!("grep -l {place} /proc/[0-9]*/mountinfo; losetup -a | grep -F {place}; ls {place}/run");
+    let traces = format!("grep -ls {place} /proc/[0-9]*/mountinfo; losetup -a | grep -F {place}; ls {place}/run");
     let mut found = String::new();
     let deadline = Instant::now() + Duration::from_secs(20);
     while Instant::now() < deadline {
@@ -179,6 +179,7 @@ fn a_sweep_ends_what_nobody_knows() {
 }
 
 fn a_killed_launcher_leaves_nothing() {
+    let others = children();
     let place = Place::new();
     let engine = block_on(place.engine());
     let (mut booted, mut failed) = (0, 0);
@@ -186,7 +187,7 @@ fn a_killed_launcher_leaves_nothing() {
         let name = fresh_name();
         let boot = block_on(boot_of(&engine, &name));
         let over = Arc::new(AtomicBool::new(false));
-        let killer = kill_launcher_after(Duration::from_micros(round * 150), over.clone());
+        let killer = kill_launchers_after(Duration::from_micros(round * 400), others.clone(), over.clone());
         let result = block_on(engine.boot(boot));
         over.store(true, Ordering::Relaxed);
         killer.join().unwrap();
@@ -202,28 +203,33 @@ fn a_killed_launcher_leaves_nothing() {
     }
     println!("launcher killed: {booted} sandboxes booted all the same, {failed} boots failed");
     assert!(failed > 5, "the launcher was hit");
-    let children = on_host(&format!("ps --ppid {} -o args= | grep -v 'ps --ppid'", std::process::id())).0;
-    assert!(!children.contains("launch") && !children.contains("defunct"), "{children}");
     sweep_clean(&place, engine);
+    let zombies = || on_host(&format!("ps --ppid {} -o stat=,pid=,pgid=,args= | grep ^Z", std::process::id())).0;
+    assert_eq!(zombies(), "", "every child is reaped");
 }
 
-/// Kills the first launcher that appears, `delay` after it has appeared.
-fn kill_launcher_after(delay: Duration, over: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
-    let children = move || {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
-    };
+/// The children of this process.
+fn children() -> HashSet<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// After `delay`, kills every launcher but `others`, the spare one included, until the boot is over.
+fn kill_launchers_after(
+    delay: Duration,
+    others: HashSet<String>,
+    over: Arc<AtomicBool>,
+) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
+        std::thread::sleep(delay);
         while !over.load(Ordering::Relaxed) {
-            for pid in children() {
+            for pid in children().difference(&others) {
                 let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 if arguments.ends_with(b"launch\0") {
-                    std::thread::sleep(delay);
                     let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
                     // It may have ended by itself.
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                    return;
                 }
             }
         }
