@@ -34,6 +34,7 @@ struct Inner {
     files: HashSet<SandboxId>,
     boots: Vec<Boot>,
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
+    freezing: Arc<tokio::sync::Mutex<()>>,
     refusing: Option<fn() -> EngineError>,
 }
 
@@ -81,6 +82,12 @@ impl MemoryEngine {
         inner.machines.iter().filter(|(_, machine)| machine.is_alive()).map(|(id, _)| id.clone()).collect()
     }
 
+    /// Keeps every freeze from completing until the guard is dropped.
+    pub async fn hold_freezes(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        let freezing = Arc::clone(&lock(&self.inner).freezing);
+        freezing.lock_owned().await
+    }
+
     pub fn is_frozen(&self, id: &SandboxId) -> bool {
         lock(&self.inner).machines.get(id).is_some_and(|machine| *lock(&machine.frozen))
     }
@@ -107,6 +114,7 @@ impl Engine for MemoryEngine {
             instance: Instance { pid, start_time: u64::from(pid) * 7 },
             socket,
             ports: Arc::clone(&inner.ports),
+            freezing: Arc::clone(&inner.freezing),
             frozen: Mutex::new(false),
             ended: CancellationToken::new(),
         });
@@ -156,6 +164,7 @@ struct MemoryMachine {
     instance: Instance,
     socket: PathBuf,
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
+    freezing: Arc<tokio::sync::Mutex<()>>,
     frozen: Mutex<bool>,
     ended: CancellationToken,
 }
@@ -191,6 +200,7 @@ impl Machine for MemoryMachine {
     }
 
     async fn freeze(&self) -> Result<(), EngineError> {
+        let _allowed = self.freezing.lock().await;
         *lock(&self.frozen) = true;
         Ok(())
     }

@@ -191,6 +191,19 @@ impl Node {
         Some((record, gate))
     }
 
+    /// As [`Node::gate`]; while the sandbox is being paused or resumed, waits for the outcome, `patience` at most.
+    pub async fn settled_gate(&self, id: &SandboxId, patience: Duration) -> Option<(Arc<Record>, Gate)> {
+        let (record, gate) = self.gate(id)?;
+        if !matches!(gate, Gate::Changing) {
+            return Some((record, gate));
+        }
+        let mut view = self.world.find(id)?.view;
+        let settled = view.wait_for(|view| !matches!(view.state, State::Pausing(_) | State::Resuming(_)));
+        // Settled, gone or still changing: how it can be reached now is the answer either way.
+        let _ = tokio::time::timeout(patience, settled).await;
+        self.gate(id)
+    }
+
     /// Resumes a paused sandbox because somebody sends it traffic.
     pub async fn wake(&self, id: &SandboxId) -> Result<Arc<Live>, SandboxError> {
         let lease = self.world.view(id).map_or(LEAST_WAKE, |view| view.record.lease);

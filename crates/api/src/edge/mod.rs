@@ -13,6 +13,7 @@ mod token;
 mod tunnel;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -34,6 +35,10 @@ use refusal::{Refusal, Style};
 pub(crate) use passing::Passing;
 pub(crate) use signed::serve_signed_file;
 pub(crate) use token::serve_by_token;
+
+/// A request that meets a sandbox on its way into a pause or out of one waits this long for the outcome: most changes
+/// take milliseconds, and SDKs take "changing" for an error.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the edge keeps between requests.
 pub(crate) struct Edge {
@@ -63,7 +68,7 @@ pub(crate) async fn serve(app: &Arc<App>, target: Target, request: Request<Incom
 
 /// Finds the way into the sandbox; wakes it when it wishes so and the caller may.
 async fn reach(app: &App, target: &Target, headers: &http::HeaderMap) -> Result<Arc<Live>, Refusal> {
-    let (record, gate) = app.node.gate(&target.id).ok_or(Refusal::NotFound)?;
+    let (record, gate) = app.node.settled_gate(&target.id, CHANGE_PATIENCE).await.ok_or(Refusal::NotFound)?;
     if target.port != ENVD_PORT
         && let Some(token) = &record.traffic_token
     {
