@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod content;
 mod control;
 mod edge;
 mod query;

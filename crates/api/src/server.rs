@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 
 use crate::ApiConfig;
 use crate::body::{self, Body};
+use crate::content::Content;
 use crate::control;
 use crate::edge::{self, Edge};
 use crate::routing::{Plane, plane};
@@ -101,13 +102,21 @@ async fn serve_connection(stream: TcpStream, app: Arc<App>, stop: CancellationTo
 async fn answer(app: Arc<App>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let (parts, content) = request.into_parts();
     let plane = plane(&parts);
-    let request = Request::from_parts(parts, content);
-    Ok(match plane {
-        Plane::Edge(target) => edge::serve(&app, target, request).await,
-        Plane::ByToken => edge::serve_by_token(&app, request).await,
-        Plane::SignedFile => edge::serve_signed_file(&app, request).await,
+    let (content, rest) = Content::new(content);
+    let response = dispatch(&app, plane, Request::from_parts(parts, content)).await;
+    if matches!(response.body(), Body::Whole(_)) {
+        rest.discard().await;
+    }
+    Ok(response)
+}
+
+async fn dispatch(app: &Arc<App>, plane: Plane, request: Request<Content>) -> Response<Body> {
+    match plane {
+        Plane::Edge(target) => edge::serve(app, target, request).await,
+        Plane::ByToken => edge::serve_by_token(app, request).await,
+        Plane::SignedFile => edge::serve_signed_file(app, request).await,
         Plane::Preflight => edge::allow_preflight(&request),
-        Plane::Control => control::serve(&app, request).await,
+        Plane::Control => control::serve(app, request).await,
         Plane::Refused(text) => body::text(http::StatusCode::BAD_REQUEST, text),
-    })
+    }
 }

@@ -1,7 +1,6 @@
 //! Connect and resume: make sure that a sandbox runs.
 
 use http::{Request, StatusCode};
-use hyper::body::Incoming;
 use node::lifecycle::Kept;
 use node::{Created, OnTimeout, Resumed, SandboxError, SandboxId};
 use protocol::rest::{Connect, Resume};
@@ -10,12 +9,13 @@ use super::failure::Failure;
 use super::pause::kept;
 use super::{Answer, Generation, payload, timeout, view};
 use crate::body;
+use crate::content::Content;
 use crate::server::App;
 
 const CONNECT_TIMEOUT: i64 = 300;
 const RESUME_TIMEOUT: i64 = 15;
 
-pub(super) async fn connect(app: &App, id: &SandboxId, request: Request<Incoming>, generation: Generation) -> Answer {
+pub(super) async fn connect(app: &App, id: &SandboxId, request: Request<Content>, generation: Generation) -> Answer {
     let Connect { timeout, memory } = payload::read_json(request).await?;
     let seconds = match (timeout, generation) {
         (Some(seconds), _) => seconds,
@@ -30,7 +30,7 @@ pub(super) async fn connect(app: &App, id: &SandboxId, request: Request<Incoming
     answer(app, id, status)
 }
 
-pub(super) async fn resume(app: &App, id: &SandboxId, request: Request<Incoming>) -> Answer {
+pub(super) async fn resume(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
     let Resume { timeout, auto_pause, memory } = payload::read_json(request).await?;
     let lease = timeout::allowed(app, timeout.unwrap_or(RESUME_TIMEOUT))?;
     let on_timeout = auto_pause.map(|pause| if pause { OnTimeout::Pause(Kept::Memory) } else { OnTimeout::Kill });

@@ -4,7 +4,6 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::{HeaderMap, Request, StatusCode};
-use hyper::body::Incoming;
 use node::lifecycle::Kept;
 use node::{NewSandbox, OnTimeout, Repeatable, Resources, template};
 use protocol::headers::IDEMPOTENCY_KEY;
@@ -14,9 +13,10 @@ use sha2::{Digest, Sha256};
 use super::failure::Failure;
 use super::{Answer, Generation, network, payload, timeout, view};
 use crate::body;
+use crate::content::Content;
 use crate::server::App;
 
-pub(super) async fn create(app: &App, request: Request<Incoming>, generation: Generation) -> Answer {
+pub(super) async fn create(app: &App, request: Request<Content>, generation: Generation) -> Answer {
     let key = match generation {
         Generation::A => None,
         Generation::B => idempotency_key(request.headers())?,

@@ -1,7 +1,6 @@
 //! Lists of sandboxes.
 
 use http::{HeaderValue, Request, StatusCode};
-use hyper::body::Incoming;
 use jiff::Timestamp;
 use node::list::{Cursor, Order, Page, Query};
 use node::template;
@@ -11,13 +10,14 @@ use protocol::rest::ListedSandbox;
 use super::failure::Failure;
 use super::{Answer, view};
 use crate::body;
+use crate::content::Content;
 use crate::query;
 use crate::server::App;
 
 const MOST_ROWS: usize = 100;
 
 /// `GET /v2/sandboxes`.
-pub(super) fn list(app: &App, request: &Request<Incoming>) -> Answer {
+pub(super) fn list(app: &App, request: &Request<Content>) -> Answer {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let Some(query) = parse(&pairs)? else {
         // Filtered by a template that does not exist.
@@ -37,7 +37,7 @@ pub(super) fn list(app: &App, request: &Request<Incoming>) -> Answer {
 }
 
 /// `GET /sandboxes`: what old SDKs know, running ones on one page.
-pub(super) fn list_running(app: &App, request: &Request<Incoming>) -> Answer {
+pub(super) fn list_running(app: &App, request: &Request<Content>) -> Answer {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let query = Query { paused: false, limit: usize::MAX, metadata: metadata(&pairs), ..everything() };
     let rows: Vec<ListedSandbox> = app.node.list(&query).sandboxes.iter().map(view::listed).collect();

@@ -1,7 +1,6 @@
 //! What happened in and to a sandbox, in both generations.
 
 use http::{Request, StatusCode};
-use hyper::body::Incoming;
 use jiff::Timestamp;
 use node::SandboxId;
 use node::log::{Entry, LogLevel};
@@ -10,6 +9,7 @@ use protocol::rest::{SandboxLog, SandboxLogEntry, SandboxLogPage, SandboxLogs};
 use super::failure::Failure;
 use super::{Answer, view};
 use crate::body;
+use crate::content::Content;
 use crate::query;
 use crate::server::App;
 
@@ -19,7 +19,7 @@ const LONGEST_SEARCH: usize = 256;
 type Pairs = [(String, String)];
 
 /// `GET /sandboxes/{id}/logs`: from `start` (Unix milliseconds) on, oldest first.
-pub(super) async fn first_generation(app: &App, id: &SandboxId, request: &Request<Incoming>) -> Answer {
+pub(super) async fn first_generation(app: &App, id: &SandboxId, request: &Request<Content>) -> Answer {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let (start, limit) = (moment(&pairs, "start")?, limit(&pairs)?);
     let entries = app.node.log(id).await?;
@@ -33,7 +33,7 @@ pub(super) async fn first_generation(app: &App, id: &SandboxId, request: &Reques
 }
 
 /// `GET /v2/sandboxes/{id}/logs`: from `cursor` on, forwards or backwards.
-pub(super) async fn second_generation(app: &App, id: &SandboxId, request: &Request<Incoming>) -> Answer {
+pub(super) async fn second_generation(app: &App, id: &SandboxId, request: &Request<Content>) -> Answer {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let (cursor, limit) = (moment(&pairs, "cursor")?, limit(&pairs)?);
     let backward = match query::first(&pairs, "direction") {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use http::{Request, StatusCode};
-use hyper::body::Incoming;
 use jiff::Timestamp;
 use node::metrics::Sample;
 use node::{SandboxError, SandboxId};
@@ -12,13 +11,14 @@ use protocol::rest::{SandboxMetric, SandboxesMetrics};
 use super::failure::Failure;
 use super::{Answer, view};
 use crate::body;
+use crate::content::Content;
 use crate::query;
 use crate::server::App;
 
 const MOST_IDS: usize = 100;
 
 /// `GET /sandboxes/{id}/metrics`, between `start` and `end` in Unix seconds.
-pub(super) fn range(app: &App, id: &SandboxId, request: &Request<Incoming>) -> Answer {
+pub(super) fn range(app: &App, id: &SandboxId, request: &Request<Content>) -> Answer {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let moment = |name: &str| {
         let Some(text) = query::first(&pairs, name).filter(|text| !text.is_empty()) else { return Ok(None) };
@@ -34,7 +34,7 @@ pub(super) fn range(app: &App, id: &SandboxId, request: &Request<Incoming>) -> A
 }
 
 /// `GET /sandboxes/metrics`: the newest of several; what is unknown or has none yet is left out.
-pub(super) fn latest(app: &App, request: &Request<Incoming>) -> Answer {
+pub(super) fn latest(app: &App, request: &Request<Content>) -> Answer {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let ids: Vec<&str> = pairs
         .iter()

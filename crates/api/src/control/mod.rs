@@ -20,12 +20,12 @@ mod view;
 use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
 use node::SandboxId;
 use protocol::headers::API_KEY;
 use subtle::ConstantTimeEq;
 
 use crate::body::{self, Body};
+use crate::content::Content;
 use crate::query;
 use crate::server::App;
 use failure::Failure;
@@ -40,11 +40,11 @@ enum Generation {
 }
 
 /// Answers a call of the control plane.
-pub(crate) async fn serve(app: &Arc<App>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn serve(app: &Arc<App>, request: Request<Content>) -> Response<Body> {
     dispatch(app, request).await.unwrap_or_else(Failure::answer)
 }
 
-async fn dispatch(app: &Arc<App>, request: Request<Incoming>) -> Answer {
+async fn dispatch(app: &Arc<App>, request: Request<Content>) -> Answer {
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     if segments == ["health"] && (request.method() == Method::GET || request.method() == Method::HEAD) {
@@ -58,7 +58,7 @@ async fn dispatch(app: &Arc<App>, request: Request<Incoming>) -> Answer {
     route(app, &segments, request).await
 }
 
-async fn route(app: &Arc<App>, segments: &[&str], request: Request<Incoming>) -> Answer {
+async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> Answer {
     const GET: &Method = &Method::GET;
     const POST: &Method = &Method::POST;
     let method = request.method().clone();
@@ -100,7 +100,7 @@ fn is_known(segments: &[&str], extensions: bool) -> bool {
     }
 }
 
-fn authenticate(app: &App, request: &Request<Incoming>) -> Result<(), Failure> {
+fn authenticate(app: &App, request: &Request<Content>) -> Result<(), Failure> {
     let refuse = |message: &str| Failure::new(StatusCode::UNAUTHORIZED, message);
     let given = request.headers().get(API_KEY).ok_or_else(|| refuse("the X-API-Key header is missing"))?;
     if bool::from(given.as_bytes().ct_eq(app.config.api_key.as_bytes())) {

@@ -6,18 +6,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
+use crate::content::Content;
 
 /// Far above any sensible body: environment variables are the largest part.
 const MOST_BYTES: usize = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Reads the whole body.
-pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, Failure> {
+pub(super) async fn read(request: Request<Content>) -> Result<Bytes, Failure> {
     let reading = Limited::new(request.into_body(), MOST_BYTES).collect();
     match tokio::time::timeout(PATIENCE, reading).await {
         Err(_) => Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time")),
@@ -31,7 +31,7 @@ pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, Failure> {
 }
 
 /// Reads the whole body as a `T`; an empty one counts as `{}`.
-pub(super) async fn read_json<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Failure> {
+pub(super) async fn read_json<T: DeserializeOwned>(request: Request<Content>) -> Result<T, Failure> {
     parse(&read(request).await?)
 }
 

@@ -3,25 +3,25 @@
 use std::time::Duration;
 
 use http::{Request, StatusCode};
-use hyper::body::Incoming;
 use node::SandboxId;
 use protocol::rest::{Refresh, Timeout};
 
 use super::failure::Failure;
 use super::{Answer, payload};
 use crate::body;
+use crate::content::Content;
 use crate::server::App;
 
 const LEAST_REFRESH: i64 = 15;
 const MOST_REFRESH: i64 = 3600;
 
-pub(super) async fn set(app: &App, id: &SandboxId, request: Request<Incoming>) -> Answer {
+pub(super) async fn set(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
     let Timeout { timeout } = payload::read_json(request).await?;
     app.node.set_timeout(id, allowed(app, timeout)?).await?;
     Ok(body::empty(StatusCode::NO_CONTENT))
 }
 
-pub(super) async fn refresh(app: &App, id: &SandboxId, request: Request<Incoming>) -> Answer {
+pub(super) async fn refresh(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
     let Refresh { duration } = payload::read_json(request).await?;
     let seconds = duration.unwrap_or(LEAST_REFRESH);
     if !(0..=MOST_REFRESH).contains(&seconds) {

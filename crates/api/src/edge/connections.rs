@@ -6,7 +6,6 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use node::{Live, SandboxId};
@@ -16,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::content::Content;
 use crate::routing::Target;
 use crate::server::BUFFER_BYTES;
 
@@ -24,7 +24,7 @@ const MOST_IDLE: usize = 8;
 /// Both ends are on this machine.
 const DIAL_PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) type Sender = SendRequest<Incoming>;
+pub(super) type Sender = SendRequest<Content>;
 
 /// Idle connections to guests, by sandbox.
 #[derive(Default)]

@@ -15,6 +15,7 @@ use super::passing::Passing;
 use super::refusal::{Refusal, Style};
 use super::tunnel;
 use crate::body::Body;
+use crate::content::Content;
 use crate::routing::{self, Target};
 use crate::server::App;
 
@@ -22,7 +23,7 @@ pub(super) async fn forward(
     app: &Arc<App>,
     live: &Arc<Live>,
     target: &Target,
-    request: Request<Incoming>,
+    request: Request<Content>,
     style: Style,
 ) -> Response<Body> {
     let (request, client) = prepare(app, request);
@@ -41,7 +42,7 @@ pub(super) async fn forward(
 }
 
 /// Makes a client's request one of ours. Gives the client's side of an upgrade, if it asks for one.
-fn prepare(app: &App, mut request: Request<Incoming>) -> (Request<Incoming>, Option<OnUpgrade>) {
+fn prepare(app: &App, mut request: Request<Content>) -> (Request<Content>, Option<OnUpgrade>) {
     let upgrade = wanted_upgrade(request.headers());
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
     let (mut parts, content) = request.into_parts();
@@ -60,7 +61,7 @@ async fn exchange(
     app: &App,
     live: &Arc<Live>,
     target: &Target,
-    request: Request<Incoming>,
+    request: Request<Content>,
 ) -> Result<(Response<Incoming>, Connection), Refusal> {
     let edge = &app.edge;
     let mut request = request;

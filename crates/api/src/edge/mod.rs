@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
 use node::{Gate, Live, SandboxError};
 use protocol::guest::{CONTROL_PREFIX, ENVD_PORT, INIT_PATH};
 use protocol::headers::TRAFFIC_ACCESS_TOKEN;
@@ -26,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use crate::body::{self, Body};
+use crate::content::Content;
 use crate::query;
 use crate::routing::Target;
 use crate::server::App;
@@ -55,7 +55,7 @@ impl Edge {
 }
 
 /// Answers a request for a port of a sandbox.
-pub(crate) async fn serve(app: &Arc<App>, target: Target, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn serve(app: &Arc<App>, target: Target, request: Request<Content>) -> Response<Body> {
     let style = Style::of(request.headers());
     if target.port == ENVD_PORT && is_control_route(request.uri().path()) {
         return refusal::control_route(request.uri().path());
@@ -104,7 +104,7 @@ fn is_control_route(path: &str) -> bool {
 }
 
 /// What envd says to browsers that ask whether they may call it.
-pub(crate) fn allow_preflight(request: &Request<Incoming>) -> Response<Body> {
+pub(crate) fn allow_preflight(request: &Request<Content>) -> Response<Body> {
     let mut response = body::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));

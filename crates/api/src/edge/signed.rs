@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
 use node::{Node, SandboxId};
 use protocol::envd::ErrorBody;
 use protocol::guest::ENVD_PORT;
 use protocol::signature::{Claim, Operation};
 
 use crate::body::{self, Body};
+use crate::content::Content;
 use crate::query;
 use crate::routing::Target;
 use crate::server::App;
 
 /// Answers `/files` of a request that carries a signature instead of routing headers.
-pub(crate) async fn serve_signed_file(app: &Arc<App>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn serve_signed_file(app: &Arc<App>, request: Request<Content>) -> Response<Body> {
     let operation = match *request.method() {
         Method::GET | Method::HEAD => Operation::Read,
         Method::POST => Operation::Write,

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
 use node::SandboxId;
 use protocol::guest::ENVD_PORT;
 use protocol::headers::ACCESS_TOKEN;
@@ -13,11 +12,12 @@ use subtle::ConstantTimeEq;
 
 use super::refusal::NOT_FOUND;
 use crate::body::{self, Body};
+use crate::content::Content;
 use crate::routing::Target;
 use crate::server::App;
 
 /// Answers a request to the guest that the request's token opens.
-pub(crate) async fn serve_by_token(app: &Arc<App>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn serve_by_token(app: &Arc<App>, request: Request<Content>) -> Response<Body> {
     let token = request.headers().get(ACCESS_TOKEN).map(|value| value.as_bytes().to_vec()).unwrap_or_default();
     match holder(app, &token) {
         Some(id) => super::serve(app, Target { id, port: ENVD_PORT }, request).await,
