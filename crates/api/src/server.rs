@@ -1,9 +1,11 @@
 //! The listener: accepts, serves HTTP/1.1 and cleartext HTTP/2 with upgrades, and stops in good order.
 
 use std::convert::Infallible;
-use std::io;
+use std::error::Error;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, iter};
 
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -18,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::ApiConfig;
-use crate::body::{self, Body};
+use crate::body::{self, Body, BodyError};
 use crate::content::Content;
 use crate::control;
 use crate::edge::{self, Edge};
@@ -73,10 +75,10 @@ pub async fn serve(
 }
 
 async fn serve_connection(stream: TcpStream, app: Arc<App>, stop: CancellationToken) {
-    if let Err(error) = stream.set_nodelay(true) {
-        debug!(%error, "the client is gone already");
-        return;
-    }
+    let socket = match stream.set_nodelay(true).and_then(|()| stream.as_fd().try_clone_to_owned()) {
+        Ok(socket) => socket,
+        Err(error) => return debug!(%error, "the client is gone already"),
+    };
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE).max_buf_size(BUFFER_BYTES);
     builder.http2().timer(TokioTimer::new()).adaptive_window(true);
@@ -96,6 +98,22 @@ async fn serve_connection(stream: TcpStream, app: Arc<App>, stop: CancellationTo
     if let Err(error) = result {
         // Clients that go away and sandboxes that are cut end here: the normal course of things.
         debug!(%error, "a connection ended early");
+        if is_broken_answer(&*error) {
+            reset_when_closed(&socket);
+        }
+    }
+}
+
+/// Whether what ended the connection is an answer that could not be completed.
+fn is_broken_answer(error: &(dyn Error + 'static)) -> bool {
+    iter::successors(Some(error), |&error| error.source()).any(|error| error.is::<BodyError>())
+}
+
+/// Makes the connection end with a reset. After a plain end in the middle of an answer, some SDKs (Python 2.45) blame a
+/// time-out; after a reset, all of them ask whether the sandbox still runs.
+fn reset_when_closed(socket: &OwnedFd) {
+    if let Err(error) = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO)) {
+        debug!(%error, "the connection will end without a reset");
     }
 }
 

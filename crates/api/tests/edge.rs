@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -148,6 +150,85 @@ async fn streams_pass_as_they_come_and_break_when_the_sandbox_goes() {
             assert!(probe.text().contains("was not found"), "{how}: {}", probe.text());
         }
     }
+}
+
+#[tokio::test]
+async fn a_broken_stream_is_a_reset_connection() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    let mut client = tokio::net::TcpStream::connect(server.address).await.expect("the server listens");
+    let head = format!("GET /stream HTTP/1.1\r\nhost: x\r\ne2b-sandbox-id: {id}\r\ne2b-sandbox-port: {GUEST}\r\n\r\n");
+    client.write_all(head.as_bytes()).await.expect("sent");
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"data: first\n\n\r\n") {
+        assert_ne!(client.read_buf(&mut seen).await.expect("an answer"), 0, "{}", String::from_utf8_lossy(&seen));
+    }
+    assert_eq!(server.call(&format!("DELETE /sandboxes/{id}"), "").await.status, 204);
+    let end = tokio::time::timeout(PATIENCE, client.read_buf(&mut seen)).await.expect("in time");
+    assert_eq!(end.expect_err("no orderly end").kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn requests_wait_for_the_end_of_a_change() {
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    let held = server.engine.hold_freezes().await;
+    let line = format!("POST /sandboxes/{id}/pause");
+    let pause = server.call(&line, "");
+    let probe = async {
+        eventually("the pause has begun", async || {
+            (server.call(&format!("GET /sandboxes/{id}"), "").await.json()["state"] == "paused").then_some(())
+        })
+        .await;
+        let waiting = server.edge(&id, GUEST, "GET /health");
+        let release = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            drop(held);
+        };
+        tokio::join!(waiting, release).0
+    };
+    let (paused, probe) = tokio::join!(pause, probe);
+    assert_eq!((paused.status.as_u16(), probe.status.as_u16()), (204, 502));
+    assert_eq!(probe.json()["message"], "The sandbox was not found");
+}
+
+#[tokio::test]
+async fn refused_uploads_are_answered_however_large() {
+    let server = Server::start().await;
+    let content = Bytes::from(vec![0; 32 << 20]);
+    for (line, headers, status) in [
+        ("POST /files", edge_headers("inone", "49983").to_vec(), 502),
+        ("POST /files?path=x&signature=forged", vec![], 401),
+        ("POST /volumes", vec![("x-api-key", KEY)], 501),
+        ("POST /v2/sandboxes", vec![], 401),
+        ("POST /files", vec![("e2b-sandbox-id", "inone")], 400),
+    ] {
+        // Like SDKs do, the client looks for the answer only when all is sent.
+        let mut client = tokio::net::TcpStream::connect(server.address).await.expect("the server listens");
+        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let head = format!("{line} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{headers}\r\n", content.len());
+        client.write_all(head.as_bytes()).await.expect("the head is sent");
+        client.write_all(&content).await.unwrap_or_else(|error| panic!("{line}: {error}"));
+        let mut answer = vec![0; 12];
+        client.read_exact(&mut answer).await.unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_alone_leads_to_its_guest() {
+    let server = Server::start().await;
+    let (made, other) = (server.create(json!({"templateID": "base"})).await, sandbox(&server).await);
+    let (id, token) = (text(&made, "sandboxID"), [("x-access-token", text(&made, "envdAccessToken"))]);
+    let seen = server.send("GET /files?path=x", &token, "").await.json();
+    assert_eq!(text(&seen, "at"), id);
+    assert_eq!(server.send("GET /health", &token, "").await.status, 204);
+    assert_eq!(server.send("POST /init", &token, "").await.status, 404, "control routes stay inside");
+    assert_eq!(server.call(&format!("DELETE /sandboxes/{id}"), "").await.status, 204);
+    let gone = server.send("GET /health", &token, "").await;
+    assert_eq!(gone.status, 502);
+    assert!(text(&gone.json(), "message").contains("was not found"), "{}", gone.text());
+    assert_eq!(server.edge(&other, GUEST, "GET /health").await.status, 204);
 }
 
 #[tokio::test]
