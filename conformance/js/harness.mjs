@@ -44,13 +44,13 @@ const short = (text) => (text?.length > 160 ? text.slice(0, 157) + '…' : text)
 
 export const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000))
 
-/** Repeats `test` until it gives something true; fails with `what` after `deadline` seconds. */
+/** Repeats `test` until it gives something true; fails with `what`, a text or what makes one, after `deadline` seconds. */
 export async function until(test, deadline, what, pause = 0.1) {
   const end = Date.now() + deadline * 1000
   for (;;) {
     const value = await test()
     if (value) return value
-    if (Date.now() >= end) throw new Error(`after ${deadline} s still not: ${what}`)
+    if (Date.now() >= end) throw new Error(`after ${deadline} s still not: ${typeof what === 'function' ? what() : what}`)
     await sleep(pause)
   }
 }

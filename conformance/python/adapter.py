@@ -6,6 +6,7 @@ found by looking at the installed package, never by its number.
 """
 
 import asyncio
+import importlib.util
 import inspect
 import os
 import time
@@ -72,8 +73,12 @@ class Sdk:
             "octet_stream": "use_octet_stream" in write,
             "metadata": "metadata" in write,
             "iterable_upload": hasattr(e2b, "WriteData"),
+            # Before this option, `format="stream"` gave an iterator over a body read whole.
+            "true_stream": "stream_idle_timeout" in _parameters(Filesystem.read),
             "include_entry": "include_entry" in _parameters(Filesystem.watch_dir),
             "symlink_type": _reads_is_symlink(),
+            # Google's protobuf, of the oldest versions, gives times in UTC that do not say so.
+            "zoned_times": importlib.util.find_spec("e2b.envd.filesystem.filesystem_pb2") is None,
             "list.order": "order" in _parameters(self.Sandbox.list),
             "list.started_after": "started_after" in query,
             "list.template": "template" in query,
@@ -269,7 +274,10 @@ class Running:
         async def there():
             return text in self.stdout
 
-        await until(there, deadline, f"{text!r} in the output {self.stdout[-200:]!r}", pause=0.02)
+        try:
+            await until(there, deadline, f"{text!r} in the output", pause=0.02)
+        except AssertionError as error:
+            raise AssertionError(f"{error} {self.stdout[-200:]!r}") from None
 
     async def kill(self) -> bool:
         return await self._scope.do(self._handle.kill)

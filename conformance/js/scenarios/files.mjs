@@ -145,7 +145,7 @@ async function watch(box, path, options) {
   const events = []
   const handle = await box.files.watchDir(path, (event) => { events.push(event) }, options)
   const kinds = () => events.map((event) => `${event.type} ${event.name}`)
-  const until_ = (kind) => until(() => kinds().includes(kind), 10, `${kind} among ${kinds()}`, 0.05)
+  const until_ = (kind) => until(() => kinds().includes(kind), 10, () => `${kind} among ${kinds()}`, 0.05)
   return { events, kinds, until: until_, stop: () => handle.stop() }
 }
 

@@ -74,9 +74,11 @@ async def scenario_event_order(http):
 async def scenario_keepalive(http):
     box = await http.create()
     process = {"cmd": "/bin/bash", "args": ["-l", "-c", "sleep 2.6"]}
+    started = time.monotonic()
     events = await box.stream("process.Process/Start", {"process": process}, {"Keepalive-Ping-Interval": "1"})
+    took = time.monotonic() - started
     beats = [message for _, message in events if "keepalive" in message.get("event", {})]
-    true(2 <= len(beats) <= 3, f"{len(beats)} keepalives in 2.6 s of silence at 1 s")
+    true(2 <= len(beats) <= took, f"{len(beats)} keepalives in {took:.1f} s of silence at 1 s")
 
 
 @proves("http.process.proto")
@@ -112,6 +114,7 @@ async def scenario_refused_files(http):
     box = await http.create()
     is_error(await box.envd("GET", "/files?path=absent"), 404, "an absent file")
     is_error(await box.envd("GET", "/files?path=/tmp"), 400, "a directory")
+    is_error(await box.envd("GET", "/files?path=/dev/zero"), 400, "a device, which has no end")
     is_error(await box.envd("POST", "/files", OCTETS, b"x"), 400, "octets without a path")
     is_error(await box.envd("POST", "/files?path=x", {"Content-Type": "text/plain"}, b"x"), 400, "another type")
     packed = {**OCTETS, "Content-Encoding": "br"}
@@ -174,7 +177,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for n in range(2):
             self.wfile.write(f"data: {n}\\n\\n".encode())
             self.wfile.flush()
-            time.sleep(1.5)
+            time.sleep(60)
     def log_message(self, *_):
         pass
 http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
@@ -222,21 +225,20 @@ async def scenario_streamed_answer(http):
     box = await http.create()
     await _serve(http, box, STREAMING_SERVER)
 
-    def read() -> tuple[float, bytes]:
+    def read() -> bytes:
         parts = urllib.parse.urlsplit(http.sandbox_url)
         with socket.create_connection((parts.hostname, parts.port), timeout=10) as connection:
             connection.sendall(_head("GET", box, 8000))
-            started, seen = time.monotonic(), b""
+            seen = b""
             while b"data: 0" not in seen:
                 got = connection.recv(4096)
                 if not got:
                     break
                 seen += got
-            return time.monotonic() - started, seen
+            return seen
 
-    took, seen = await asyncio.to_thread(read)
+    seen = await asyncio.to_thread(read)
     true(b"data: 0" in seen and b"data: 1" not in seen, f"the first event alone: {seen[-80:]!r}")
-    true(took < 1.3, f"the first event took {took:.2f} s")
 
 
 @proves("http.edge.upgrade")

@@ -38,14 +38,14 @@ async def scenario_callbacks(sdk):
     started = time.monotonic()
     result = await sdk.do(
         box.commands.run,
-        "echo one; echo bad >&2; sleep 1; echo two",
+        "echo one; echo bad >&2; sleep 2; echo two",
         on_stdout=lambda text: seen.append((time.monotonic() - started, text)),
         on_stderr=errors.append,
     )
     equal("".join(text for _, text in seen), "one\ntwo\n", "text given to on_stdout")
     equal("".join(errors), "bad\n", "text given to on_stderr")
     equal(result.stdout, "one\ntwo\n", "result")
-    true(seen[-1][0] - seen[0][0] > 0.7, f"chunks came together: {seen}")
+    true(seen[-1][0] - seen[0][0] > 0.5, f"chunks came together: {seen}")
 
 
 @proves("commands.run.background", quick=True)

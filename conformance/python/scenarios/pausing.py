@@ -201,15 +201,20 @@ async def scenario_many_cycles(sdk):
 async def scenario_pause_during_run(sdk):
     """A command that runs while its sandbox is paused goes on afterwards."""
     box = await sdk.create(timeout=300)
-    running = await sdk.start(box, "for n in 1 2 3 4 5 6; do echo $n >> count; sleep 0.3; done", timeout=0)
+    running = await sdk.start(box, "for n in 1 2 3 4 5 6 7 8; do echo $n >> count; sleep 0.4; done", timeout=0)
     await running.disconnect()
+
+    async def begun():
+        return await sdk.do(box.files.exists, "count")
+
+    await until(begun, 10, "the count has begun")
     await sdk.pause(box)
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(3.2)  # Were it not paused, it would have counted to the end.
     await sdk.do(box.connect, timeout=300)
     seen = (await sdk.do(box.files.read, "count")).split()
-    true(len(seen) < 6, f"the count stood still while paused: {seen}")
+    true(len(seen) < 8, f"the count stood still while paused: {seen}")
 
     async def finished():
-        return (await sdk.do(box.files.read, "count")).split() == list("123456")
+        return (await sdk.do(box.files.read, "count")).split() == list("12345678")
 
-    await until(finished, 10, "the count goes on to 6")
+    await until(finished, 10, "the count goes on to 8")

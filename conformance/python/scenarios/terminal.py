@@ -80,9 +80,10 @@ async def scenario_interrupt(sdk):
     """Control-C reaches the foreground process as a signal: the terminal is its controlling one."""
     box = await sdk.create()
     terminal = (await sdk.terminal(box)).follow()
-    await terminal.type("bash -c 'echo \"<in>\"; sleep 100'; echo \"<code $?>\"\n")
-    await terminal.expect("\n<in>\r\n")
+    await terminal.type("bash -c 'echo \"<in $((6*7))>\"; sleep 100'\n")
+    await terminal.expect("<in 42>")
     await terminal.type("\x03")
+    await terminal.type('echo "<code $?>"\n')
     await terminal.expect("<code 130>")
     await terminal.kill()
 
@@ -91,7 +92,7 @@ async def scenario_interrupt(sdk):
 async def scenario_stream_input(sdk):
     box = await sdk.create()
     terminal = (await sdk.terminal(box)).follow()
-    parts = ["echo '<str", "eamed>'", "\n"]
+    parts = ['echo "<str', 'eamed $((6*7))>"', "\n"]
     if sdk.is_async:
         stream = await sdk.do(box.pty.stream_input, terminal.pid)
         for part in parts:
@@ -99,5 +100,5 @@ async def scenario_stream_input(sdk):
         await stream.close()
     else:
         await sdk.do(box.pty.stream_input, terminal.pid, iter(parts))
-    await terminal.expect("\n<streamed>")
+    await terminal.expect("<streamed 42>")
     await terminal.kill()
