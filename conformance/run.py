@@ -30,11 +30,13 @@ from server import OwnServer, ServerError, Target  # noqa: E402
 TABLE = environments.ROOT / "docs" / "compatibility.md"
 # No scenario is longer than its own deadline (at most 240 s); a child silent for longer than this hangs.
 SILENCE = 300.0
+# What the table says.
+CYCLES = 20
 
 
 def main() -> int:
     arguments = _arguments()
-    partial = arguments.quick or arguments.only or arguments.filter
+    partial = arguments.quick or arguments.only or arguments.filter or arguments.cycles != CYCLES
     if arguments.check and partial:
         return _fail("--check needs a whole run")
     columns = environments.columns(with_newest=not arguments.no_newest)
@@ -73,7 +75,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the table would change or any mark is ✗")
     parser.add_argument("--only", help="columns whose name contains one of these, comma separated: `python-2.63.0-sync`, `js`, `http`")
     parser.add_argument("--filter", default="", help="scenarios whose name contains this")
-    parser.add_argument("--cycles", type=int, default=20, help="pause/resume cycles (default 20)")
+    parser.add_argument("--cycles", type=int, default=CYCLES, help=f"pause/resume cycles (default {CYCLES})")
     parser.add_argument("--soak", action="store_true", help="only the pause/resume cycles, 100 of them; nothing is written")
     parser.add_argument("--workers", type=int, default=3, help="columns at once (default 3)")
     parser.add_argument("--concurrency", type=int, default=3, help="scenarios at once in a column (default 3)")

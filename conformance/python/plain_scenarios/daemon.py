@@ -120,6 +120,14 @@ async def scenario_refused_files(http):
     packed = {**OCTETS, "Content-Encoding": "br"}
     is_error(await box.envd("POST", "/files?path=x", packed, b"x"), 400, "an unknown encoding")
     is_error(await box.envd("GET", "/files?path=x&username=nobodyhere"), 401, "an unknown user")
+    # A client that is still sending must see why it is refused.
+    large = bytes(32 * 1024 * 1024)
+    for path, headers, status in (
+        ("/files?path=x", {"E2b-Sandbox-Id": "inosuch"}, 502),
+        ("/files?path=x", {"X-Access-Token": "wrong"}, 401),
+        ("/files?path=/tmp", {}, 400),
+    ):
+        is_error(await box.envd("POST", path, {**OCTETS, **headers}, large), status, f"a large upload to {path} with {headers}")
 
 
 @proves("http.files.compose")
