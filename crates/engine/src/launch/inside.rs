@@ -150,8 +150,9 @@ fn write_if_different(path: &Path, text: &str) -> io::Result<()> {
 }
 
 fn set_resource_limits() -> rustix::io::Result<()> {
-    // A core file of a huge process would eat the sandbox's disk; who wants one can raise the soft limit.
-    let core = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    // A core file of a huge process would eat the sandbox's disk; who wants one can raise the soft limit. One byte rather than none,
+    // because that alone also keeps the kernel from starting the host's crash handler.
+    let core = Rlimit { current: Some(1), ..getrlimit(Resource::Core) };
     setrlimit(Resource::Core, core)?;
     // Raising the hard limit takes a capability that root in a container may lack.
     let all = Rlimit { current: Some(OPEN_FILES), maximum: Some(OPEN_FILES) };

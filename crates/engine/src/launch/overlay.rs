@@ -4,6 +4,7 @@
 //! covered there by an id-mapped clone of itself, so that the overlay finds the mapped one under the layer's own path
 //! (overlays accept layers that are mounted nowhere only from kernel 6.15 on).
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, StatVfsMountFlags, fstatvfs, mkdir, stat};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
-    fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 use rustix::thread::{CapabilitiesSecureBits, capabilities_secure_bits, set_capabilities_secure_bits};
 
@@ -27,16 +28,21 @@ pub(crate) fn build(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Vec
         make_writable_directories(files, overlay)?;
     }
     cover_with_mapped(files, user_namespace)?;
-    // What the overlay writes (its work directory, copies of lower files) belongs to whoever mounts it, so it is mounted with
-    // the ids of the sandbox's root. Others have no place in the id mapping: EOVERFLOW, and a mount that is silently read-only.
+    let mount_all = || files.overlays.iter().map(|overlay| mount(&files.writable, overlay)).collect();
+    as_mapped_root(files.id_base, mount_all)
+}
+
+/// What an overlay writes (its work directory, copies of lower files) belongs to whoever mounts it, so it is mounted with
+/// the ids of the sandbox's root. Others have no place in the id mapping: EOVERFLOW, and a mount that is silently read-only.
+fn as_mapped_root<T>(id: u32, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     // Without NO_SETUID_FIXUP the change of ids would take the file capabilities along.
     let before = capabilities_secure_bits().at("read the secure bits")?;
     set_capabilities_secure_bits(before | CapabilitiesSecureBits::NO_SETUID_FIXUP).at("keep the capabilities")?;
-    set_file_system_ids(files.id_base, files.id_base).at("take the ids of the sandbox's root")?;
-    let mounts = files.overlays.iter().map(|overlay| mount(&files.writable, overlay)).collect();
+    set_file_system_ids(id, id).at("take the ids of the sandbox's root")?;
+    let result = work();
     set_file_system_ids(0, 0).at("give back the ids of the sandbox's root")?;
     set_capabilities_secure_bits(before).at("restore the secure bits")?;
-    mounts
+    result
 }
 
 fn make_writable_directories(files: &Files, overlay: &Overlay) -> Result<(), Failure> {
@@ -81,27 +87,135 @@ fn cover_with_mapped(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<()
 }
 
 fn mount(writable: &Path, overlay: &Overlay) -> Result<OwnedFd, Failure> {
-    let directory = writable.join(&overlay.directory);
-    let mounted = || -> rustix::io::Result<OwnedFd> {
-        let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        for lower in &overlay.lowers {
-            fsconfig_set_string(&context, "lowerdir+", lower)?;
-        }
-        fsconfig_set_string(&context, "upperdir", directory.join("upper"))?;
-        fsconfig_set_string(&context, "workdir", directory.join("work"))?;
-        // Without it, renaming a directory of a layer fails (EXDEV).
-        fsconfig_set_string(&context, "redirect_dir", "on")?;
-        // Whatever the kernel's defaults: layers stay usable by others, and an upper may become a layer.
-        fsconfig_set_string(&context, "index", "off")?;
-        fsconfig_set_string(&context, "metacopy", "off")?;
-        fsconfig_create(&context)?;
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)
+    let mounted = match mount_by_context(writable, overlay) {
+        // Kernels before 6.5 do not know `lowerdir+`.
+        Err(Errno::INVAL) => mount_by_string(writable, overlay),
+        other => other,
     };
-    let mount = mounted().at(&format!("mount the overlay for {}", overlay.at.display()))?;
+    let mount = mounted.at(&format!("mount the overlay for {}", overlay.at.display()))?;
     let flags = fstatvfs(&mount).at("look at the new overlay")?.f_flag;
     if flags.contains(StatVfsMountFlags::RDONLY) {
-        return Err(io::Error::from_raw_os_error(libc::EROFS))
-            .at(&format!("write to the overlay for {}", overlay.at.display()));
+        let step = format!("write to the overlay for {}", overlay.at.display());
+        return Err(io::Error::from_raw_os_error(libc::EROFS)).at(&step);
     }
     Ok(mount)
+}
+
+/// The same however it is mounted. Renaming a directory of a layer works (without, EXDEV); whatever the kernel's defaults are,
+/// layers stay usable by others and an upper may become a layer.
+const OPTIONS: [(&str, &str); 3] = [("redirect_dir", "on"), ("index", "off"), ("metacopy", "off")];
+
+fn mount_by_context(writable: &Path, overlay: &Overlay) -> rustix::io::Result<OwnedFd> {
+    let directory = writable.join(&overlay.directory);
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", "overlay")?;
+    for lower in &overlay.lowers {
+        fsconfig_set_string(&context, "lowerdir+", lower)?;
+    }
+    fsconfig_set_string(&context, "upperdir", directory.join("upper"))?;
+    fsconfig_set_string(&context, "workdir", directory.join("work"))?;
+    for (key, value) in OPTIONS {
+        fsconfig_set_string(&context, key, value)?;
+    }
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)
+}
+
+/// All options in one string, which holds about 60 layers. Mounted over its own writable directory, for want of a better place in
+/// this namespace, and cloned from there.
+fn mount_by_string(writable: &Path, overlay: &Overlay) -> rustix::io::Result<OwnedFd> {
+    let directory = writable.join(&overlay.directory);
+    let lowers: Vec<_> = overlay.lowers.iter().map(|lower| escaped(lower, ":,\\")).collect();
+    let mut options = format!("lowerdir={}", lowers.join(":"));
+    for (key, path) in [("upperdir", directory.join("upper")), ("workdir", directory.join("work"))] {
+        options += &format!(",{key}={}", escaped(&path, ",\\"));
+    }
+    for (key, value) in OPTIONS {
+        options += &format!(",{key}={value}");
+    }
+    let options = CString::new(options).map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount("overlay", &directory, "overlay", MountFlags::NODEV, options.as_c_str())?;
+    open_tree(CWD, &directory, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+}
+
+fn escaped(path: &Path, special: &str) -> String {
+    let mut escaped = String::new();
+    for character in path.to_string_lossy().chars() {
+        if special.contains(character) {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use rustix::fs::{OFlags, openat};
+
+    use super::*;
+    use crate::sys::namespace::unshare_mounts;
+
+    const BASE: u32 = 0x6fff_0000;
+
+    /// Builds an overlay of two layers in a thread with mounts of its own, and gives what a look at it yields.
+    fn with_layers(mount: fn(&Path, &Overlay) -> rustix::io::Result<OwnedFd>) -> (String, u32) {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        for directory in ["new,layer", "old:layer", "writable"] {
+            fs::create_dir(path(directory)).unwrap();
+        }
+        fs::write(path("new,layer").join("both"), "new").unwrap();
+        fs::write(path("old:layer").join("both"), "old").unwrap();
+        fs::write(path("old:layer").join("old"), "old").unwrap();
+        let files = Files {
+            id_base: BASE,
+            writable: path("writable"),
+            overlays: vec![Overlay {
+                at: "/".into(),
+                lowers: vec![path("new,layer"), path("old:layer")],
+                directory: "root".into(),
+            }],
+        };
+        // Holds a user namespace open; ends with its standard input.
+        let mut holder =
+            Command::new("unshare").args(["-U", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let pipe = holder.stdin.as_mut().unwrap();
+        pipe.write_all(b"x").unwrap();
+        io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        for map in ["uid_map", "gid_map"] {
+            fs::write(format!("/proc/{}/{map}", holder.id()), format!("0 {BASE} 65536")).unwrap();
+        }
+        let user_namespace = fs::File::open(format!("/proc/{}/ns/user", holder.id())).unwrap();
+        let seen = std::thread::spawn(move || {
+            unshare_mounts().unwrap();
+            make_writable_directories(&files, &files.overlays[0]).unwrap();
+            cover_with_mapped(&files, user_namespace.as_fd()).unwrap();
+            let overlay = as_mapped_root(BASE, || mount(&files.writable, &files.overlays[0]).at("mount"));
+            let mount = overlay.unwrap();
+            let open =
+                |name, flags| openat(&mount, name, flags, Mode::from_raw_mode(0o644)).map(fs::File::from).unwrap();
+            as_mapped_root(BASE, || open("written", OFlags::WRONLY | OFlags::CREATE).write_all(b"x").at("write"))
+                .unwrap();
+            let read = |name| io::read_to_string(open(name, OFlags::RDONLY)).unwrap();
+            let owner = rustix::fs::fstat(open("old", OFlags::RDONLY)).unwrap().st_uid;
+            (format!("{} {}", read("both"), read("old")), owner)
+        });
+        let seen = seen.join().unwrap();
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        assert_eq!(fs::read(path("writable/root/upper/written")).unwrap(), b"x");
+        seen
+    }
+
+    #[test]
+    fn both_ways_of_mounting_give_the_same_tree() {
+        let expected = ("new old".to_owned(), BASE);
+        assert_eq!(with_layers(mount_by_context), expected);
+        assert_eq!(with_layers(mount_by_string), expected);
+    }
 }
