@@ -12,6 +12,8 @@ from pathlib import Path
 
 START_DEADLINE = 120.0
 STOP_DEADLINE = 60.0
+# Of earlier runs; each is about 100 KiB.
+LOGS_KEPT = 9
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class OwnServer:
 
     def __enter__(self) -> Target:
         self._scratch.mkdir(parents=True, exist_ok=True)
+        for old in sorted(self._scratch.glob("*.log"), key=lambda log: log.stat().st_mtime)[:-LOGS_KEPT]:
+            old.unlink(missing_ok=True)
         self._data = Path(tempfile.mkdtemp(prefix="data-", dir=self._scratch))
         self.log = self._data.with_suffix(".log")
         command = [str(self._program), "up", "--listen", "127.0.0.1:0", "--data", str(self._data), "--ephemeral"]
