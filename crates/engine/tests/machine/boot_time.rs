@@ -10,6 +10,8 @@ use crate::support::{block_on, boot_of, engine, fresh_name, run_at};
 pub(crate) const TESTS: &[Test] = &[("a_boot_is_quick", a_boot_is_quick)];
 
 const ROUNDS: usize = 40;
+/// E2B's own claim for a create.
+const LIMIT: Duration = Duration::from_millis(150);
 
 fn a_boot_is_quick() {
     let engine = engine();
@@ -34,8 +36,8 @@ fn a_boot_is_quick() {
     }
     let [baseline, boot, output, kill] = [baselines, boots, outputs, kills].map(median);
     println!("unshare -mpfiun: {baseline:.2?}; boot: {boot:.2?}; to first output: {output:.2?}; kill: {kill:.2?}");
-    // The promise is 3; the program of this test is a debug build and many times the size of the real guest.
-    assert!(output < baseline * 6, "first output took {output:?}, namespaces alone {baseline:?}");
+    // The ratio is the bench's business, on a machine that does nothing else; this is what nobody may ever wait for.
+    assert!(boot < LIMIT && kill < LIMIT, "boot {boot:?}, kill {kill:?}");
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
