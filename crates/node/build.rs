@@ -30,7 +30,9 @@ fn build() -> PathBuf {
     let target = variable("TARGET");
     // Debug builds take the profile that builds in seconds.
     let profile = if variable("PROFILE") == "release" { "guest" } else { "guest-dev" };
-    let output = PathBuf::from(variable("OUT_DIR")).join("guest");
+    let own = PathBuf::from(variable("OUT_DIR"));
+    // Beside the outer profile's directory, so that builds which differ only in their features share one guest.
+    let output = own.ancestors().nth(4).unwrap_or(&own).join("guest-image");
 
     let mut cargo = Command::new(variable("CARGO"));
     cargo
@@ -52,7 +54,10 @@ fn build() -> PathBuf {
     cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
     let status = cargo.status().unwrap_or_else(|error| panic!("cannot run cargo for the guest: {error}"));
     assert!(status.success(), "the guest did not build: {status}");
-    output.join(target).join(profile).join("sandbar-guest")
+    // A copy of our own: another build may replace the shared one while this one is being embedded.
+    let (built, image) = (output.join(target).join(profile).join("sandbar-guest"), own.join("sandbar-guest"));
+    std::fs::copy(&built, &image).unwrap_or_else(|error| panic!("cannot copy {}: {error}", built.display()));
+    image
 }
 
 /// Settings that cargo or a wrapper made for the outer build and that would change or break the guest's. What says where
