@@ -50,6 +50,13 @@ pub(crate) struct Workshop {
     filter: OwnedFd,
 }
 
+impl Drop for Workshop {
+    fn drop(&mut self) {
+        // The group of all sandboxes goes unless one of them still runs; the next server then finds it.
+        self.hierarchy.remove_root_if_empty();
+    }
+}
+
 /// What a later server must know about a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
