@@ -161,6 +161,15 @@ impl Workshop {
         Ok(Self { runtime, pool, hierarchy, ranges, launchers: Launchers::default(), guest, filter })
     }
 
+    /// Removes the server's own cgroup and socket directory if no sandbox is in them.
+    pub(crate) fn remove_places(&self) {
+        let no_sandbox_left = self.hierarchy.remove_root_if_empty();
+        if no_sandbox_left {
+            // Not empty: somebody else's file, which is not ours to judge.
+            let _ = fs::remove_dir(&self.runtime);
+        }
+    }
+
     pub(crate) fn socket_of(&self, name: &str) -> PathBuf {
         self.runtime.join(format!("{name}.sock"))
     }

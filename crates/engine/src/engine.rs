@@ -5,9 +5,13 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+
+use tokio::task::AbortHandle;
+use tracing::warn;
 
 use crate::boot::{Record, Scaffold, Started, Workshop, check_name, start_time_of};
 use crate::cgroup::Hierarchy;
@@ -30,12 +34,32 @@ struct Shared {
     workshop: Workshop,
     base: BaseTemplate,
     egress: Arc<EgressConfig>,
+    /// Watches the host's free space as long as the engine lives.
+    guard: OnceLock<AbortHandle>,
 }
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.get() {
+            guard.abort();
+        }
+    }
+}
+
+/// How often the host's free space is looked at: others write to it too.
+const GUARD_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Mounts the pool and makes ready for sandboxes. Those that run already are left alone: see [`Engine::adopt`] and
     /// [`Engine::sweep`].
     pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
+        let engine = Self::build(config).await?;
+        let guard = tokio::spawn(guard_space(Arc::downgrade(&engine.0)));
+        engine.0.guard.set(guard.abort_handle()).expect("a new engine has no guard yet");
+        Ok(engine)
+    }
+
+    async fn build(config: EngineConfig) -> Result<Self, EngineError> {
         blocking(move || {
             let pool = Pool::open(&config.data, config.pool_bytes)?;
             let data = config.data.canonicalize().map_err(EngineError::io("find the data directory"))?;
@@ -51,7 +75,8 @@ impl Engine {
             let base = BaseTemplate::open(data.join("layers")).map_err(EngineError::io("open the layers"))?;
             let workshop = Workshop::open(&config, pool, hierarchy, Ranges::survey(number))?;
             workshop.launchers.refill();
-            Ok(Self(Arc::new(Shared { workshop, base, egress: Arc::new(config.egress) })))
+            let egress = Arc::new(config.egress);
+            Ok(Self(Arc::new(Shared { workshop, base, egress, guard: OnceLock::new() })))
         })
         .await
     }
@@ -130,9 +155,28 @@ impl Engine {
         blocking(move || Ok(shared.workshop.pool.remove(&name)?)).await
     }
 
+    /// Removes what the engine made on the host for itself, where no sandbox uses it any more.
+    pub async fn close(&self) {
+        let shared = self.0.clone();
+        // Whatever stays is empty, and the next engine of this directory uses it.
+        let _ = blocking(move || Ok(shared.workshop.remove_places())).await;
+    }
+
     /// Bytes that all sandboxes together can still write.
     pub fn pool_free_bytes(&self) -> io::Result<u64> {
         self.0.workshop.pool.free_bytes()
+    }
+}
+
+/// Ends when the engine is gone.
+async fn guard_space(engine: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(GUARD_INTERVAL).await;
+        let Some(shared) = engine.upgrade() else { return };
+        let guarded = blocking(move || shared.workshop.pool.guard().map_err(EngineError::io("guard the host's space")));
+        if let Err(error) = guarded.await {
+            warn!(error = &error as &dyn std::error::Error, "the host's free space is not guarded");
+        }
     }
 }
 

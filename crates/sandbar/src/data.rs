@@ -2,7 +2,7 @@
 //!
 //! Invariant: whoever holds the lock is the only process that touches the directory's contents.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -10,7 +10,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// Who serves from this directory; written once the server is ready.
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,11 +25,8 @@ pub(crate) struct DataDirectory {
     _lock: File,
 }
 
-/// Why the directory could not be had.
-pub(crate) enum Busy {
-    /// A server works here; its note, if it is ready already.
-    Served(Option<ServerNote>),
-}
+/// A server has the directory; its note, unless it is just starting or stopping.
+pub(crate) struct Busy(pub Option<ServerNote>);
 
 impl DataDirectory {
     /// Makes the directory (mode 0700) if needed and takes it.
@@ -53,19 +49,8 @@ impl DataDirectory {
             .with_context(|| format!("cannot open the lock in {}", path.display()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Ok(Self { path, _lock: lock })),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(Busy::Served(read_note(&path)))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(Busy(read_note(&path)))),
             Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
-        }
-    }
-
-    /// Waits until whoever uses the directory lets go of it.
-    pub(crate) fn take_before(path: &Path, deadline: Instant) -> anyhow::Result<Self> {
-        loop {
-            match Self::take(path)? {
-                Ok(directory) => return Ok(directory),
-                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
-                Err(_) => bail!("the server in {} did not end in time", path.display()),
-            }
         }
     }
 

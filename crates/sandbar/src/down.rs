@@ -7,11 +7,12 @@ use anyhow::{Context, bail};
 use clap::Args;
 use node::Closing;
 use rustix::process::{Pid, Signal, kill_process};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a server that ends its sandboxes.
 const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// End the server and all its sandboxes; their files go with them.
 #[derive(Args)]
@@ -31,6 +32,26 @@ pub(crate) struct Down {
     /// Print JSON for programs
     #[arg(long)]
     json: bool,
+}
+
+/// Takes the data directory; a server that has it is told to end its sandboxes and itself. Gives that server's process.
+fn take_from_server(path: &Path) -> anyhow::Result<(DataDirectory, Option<u32>)> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut told = None;
+    loop {
+        match DataDirectory::take(path)? {
+            Ok(directory) => return Ok((directory, told)),
+            Err(Busy(Some(note))) if told.is_none() => {
+                let pid =
+                    i32::try_from(note.pid).ok().and_then(Pid::from_raw).context("the server's note is damaged")?;
+                kill_process(pid, Signal::USR1).with_context(|| format!("cannot reach process {}", note.pid))?;
+                told = Some(note.pid);
+            }
+            // Just starting, or on its way out.
+            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            Err(_) => bail!("the server in {} did not end within {PATIENCE:?}", path.display()),
+        }
+    }
 }
 
 impl Down {
@@ -53,8 +74,10 @@ impl Down {
         // A server ended its own; what an earlier one left behind is ended here.
         engine::enter_private_mounts().context("cannot make a mount namespace")?;
         let left = tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
-            let node = up::open_node(&config, &directory).await?;
-            node.close(Closing::End).await.context("cannot end the sandboxes")
+            let (engine, node) = up::open_node(&config, &directory).await?;
+            let left = node.close(Closing::End).await.context("cannot end the sandboxes")?;
+            engine.close().await;
+            anyhow::Ok(left)
         })?;
         if self.json {
             println!("{}", serde_json::json!({ "server": server, "sandboxesLeftByEarlierServers": left }));

@@ -7,7 +7,9 @@ use anyhow::{Context, bail};
 use api::ApiConfig;
 use clap::Args;
 use engine::probe::Isolation;
+use engine::{Engine, EngineConfig};
 use node::{Closing, Node};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{IsTerminal, Write, stderr};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -80,12 +82,19 @@ impl Up {
             bail!("sandboxes cannot be isolated on this machine; `sandbar doctor` lists what is missing");
         }
         engine::enter_private_mounts().context("cannot make a mount namespace for the server")?;
+        allow_many_files();
         tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .context("cannot start the runtime")?
             .block_on(serve(config))
     }
+}
+
+/// Every connection of every sandbox is a descriptor of the server. Where the limit cannot be raised, fewer fit.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn start_logging() {
@@ -109,14 +118,15 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         TcpListener::bind(config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
     let address = listener.local_addr()?;
     let mut stopping = Signals::install()?;
-    let node = open_node(&config, &directory).await?;
+    let (engine, node) = open_node(&config, &directory).await?;
 
     let url = format!("http://{address}");
+    // Before anybody is told that the server is ready: who then says `sandbar down` must find it.
+    directory.write_note(&ServerNote { pid: std::process::id(), url: url.clone() })?;
     let mut out = std::io::stdout();
     writeln!(out, "export E2B_API_KEY={api_key}\nexport E2B_API_URL={url}\nexport E2B_SANDBOX_URL={url}")?;
     writeln!(out, "ready: {url}")?;
     out.flush()?;
-    directory.write_note(&ServerNote { pid: std::process::id(), url })?;
 
     let stop = CancellationToken::new();
     let face = ApiConfig { api_key, domain: domain(address), extensions: config.extensions };
@@ -127,6 +137,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
 
     let closing = if config.ephemeral { Closing::End } else { wanted };
     let left = node.close(closing).await.context("cannot close the sandboxes")?;
+    engine.close().await;
     match (closing, left) {
         (Closing::End, ended) => eprintln!("stopped; {ended} sandboxes ended"),
         (Closing::Keep, 0) => eprintln!("stopped; no sandbox was running"),
@@ -142,30 +153,29 @@ async fn serve(config: Config) -> anyhow::Result<()> {
 fn take(path: &Path) -> anyhow::Result<DataDirectory> {
     match DataDirectory::take(path)? {
         Ok(directory) => Ok(directory),
-        Err(Busy::Served(Some(note))) => bail!(
+        Err(Busy(Some(note))) => bail!(
             "{} is in use by the server at {} (process {}); `sandbar down` ends it, --data names another directory",
             path.display(),
             note.url,
             note.pid
         ),
-        Err(Busy::Served(None)) => bail!("{} is in use by a server that is just starting or stopping", path.display()),
+        Err(Busy(None)) => bail!("{} is in use by a server that is just starting or stopping", path.display()),
     }
 }
 
 /// Opens the machine's sandboxes: adopts the living, cleans up after the dead.
-pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> anyhow::Result<Arc<Node>> {
-    let engine = engine::EngineConfig {
+pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> anyhow::Result<(Engine, Arc<Node>)> {
+    let engine = EngineConfig {
         data: directory.path().to_owned(),
         runtime: directory.runtime(),
         guest: node::guest_image(),
         pool_bytes: directory.pool_bytes()?,
         egress: config.egress.to_engine()?,
     };
-    let engine = engine::Engine::open(engine).await.context("cannot open the engine")?;
-    let node = Node::open(directory.path(), Arc::new(node::LocalEngine::new(engine)), config.sandboxes.clone())
-        .await
-        .context("cannot open the sandboxes' records")?;
-    Ok(node)
+    let engine = Engine::open(engine).await.context("cannot open the engine")?;
+    let local = Arc::new(node::LocalEngine::new(engine.clone()));
+    let node = Node::open(directory.path(), local, config.sandboxes.clone()).await;
+    Ok((engine, node.context("cannot open the sandboxes' records")?))
 }
 
 /// What `get_host(port)` of the SDKs appends: browsers resolve every name under `localhost` to this machine.

@@ -3,7 +3,9 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use super::accounts::{self, USER_ID};
 use super::{etc, texts};
@@ -81,11 +83,27 @@ pub(super) fn fingerprint(host: &Path) -> Fingerprint {
     for program in [PYTHON, POLICY_RC_D] {
         inputs.add(&[u8::from(host.join(program).symlink_metadata().is_ok())]);
     }
+    for marker in python_markers(host) {
+        inputs.add(marker.as_os_str().as_encoded_bytes());
+    }
     inputs
 }
 
 const PYTHON: &str = "usr/bin/python";
 const POLICY_RC_D: &str = "usr/sbin/policy-rc.d";
+
+/// The files by which a distribution forbids `pip install` outside virtual environments, relative to the host's root. A
+/// sandbox's Python is its user's to change, so they are hidden.
+fn python_markers(host: &Path) -> Vec<PathBuf> {
+    let libraries = fs::read_dir(host.join("usr/lib")).into_iter().flatten().flatten();
+    let mut markers: Vec<PathBuf> = libraries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
+        .map(|entry| Path::new("usr/lib").join(entry.file_name()).join("EXTERNALLY-MANAGED"))
+        .filter(|marker| host.join(marker).is_file())
+        .collect();
+    markers.sort();
+    markers
+}
 
 /// Builds two layers in `target`, which exists and is empty: `root`, and `usr` for above the host's `/usr`.
 pub(super) fn build(host: &Path, target: &Path) -> io::Result<()> {
@@ -179,6 +197,15 @@ fn build_usr(host: &Path, usr: &Path) -> io::Result<()> {
     }
     if host.join(POLICY_RC_D).symlink_metadata().is_err() && usr.join("sbin").is_dir() {
         write(usr, "sbin/policy-rc.d", texts::POLICY_RC_D, 0o755)?;
+    }
+    for marker in python_markers(host) {
+        let hidden = usr.join(marker.strip_prefix("usr").expect("markers lie in /usr"));
+        for directory in [usr.join("lib"), hidden.parent().expect("a file has a directory").to_owned()] {
+            fs::create_dir_all(&directory)?;
+            set_mode(&directory, 0o755)?;
+        }
+        // To an overlay, such a device says that the file beneath it is deleted.
+        mknodat(CWD, &hidden, FileType::CharacterDevice, Mode::empty(), makedev(0, 0))?;
     }
     Ok(())
 }

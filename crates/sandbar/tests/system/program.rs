@@ -1,7 +1,7 @@
 //! The program as people and scripts use it: flags, files, messages, exit codes.
 
-use crate::support::Server;
 use crate::support::server::PROGRAM;
+use crate::support::{Holdings, Server};
 use std::process::{Command, Output};
 
 fn sandbar(arguments: &[&str]) -> Output {
@@ -113,11 +113,15 @@ fn a_stopped_server_keeps_its_sandboxes_and_an_ephemeral_one_ends_them() {
 #[test]
 fn down_ends_the_server_and_what_it_ran() {
     let server = Server::start();
+    let holdings = Holdings::of(&server);
     server.create();
     let data = server.data().to_str().expect("a text path").to_owned();
     let done = sandbar(&["down", "--data", &data]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(server.try_call("GET", "/health", None).is_err(), "the server is gone");
+    for group in &holdings.groups {
+        assert!(!group.exists(), "{} is left", group.display());
+    }
     let again = sandbar(&["down", "--data", &data]);
     assert!(text(&again.stdout).contains("no server was running; ended 0 sandboxes"), "{again:?}");
 }

@@ -1,9 +1,8 @@
 //! Nothing is lost: pauses, leases, crashes of the server at any moment, many sandboxes at once.
 
-use crate::support::{Sandbox, Server, eventually, repeats};
+use crate::support::{Holdings, Sandbox, Server, eventually, repeats};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 fn pause(server: &Server, sandbox: &Sandbox, memory: bool) {
@@ -28,63 +27,6 @@ fn listed(server: &Server) -> HashMap<String, String> {
     assert_eq!(reply.status, 200, "{}", reply.text());
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     reply.json().as_array().expect("a list").iter().map(|one| (text(&one["sandboxID"]), text(&one["state"]))).collect()
-}
-
-/// What the machine holds for a server's sandboxes: processes, cgroups, mounts.
-struct Holdings {
-    /// The server's own cgroup, wherever the machine has it: in one tree, or in one a controller.
-    groups: Vec<PathBuf>,
-    data: PathBuf,
-}
-
-impl Holdings {
-    /// Learns by a sandbox where the server keeps them.
-    fn of(server: &Server) -> Self {
-        let sandbox = server.create();
-        let trees =
-            || std::fs::read_dir("/sys/fs/cgroup").expect("cgroups are mounted").flatten().map(|tree| tree.path());
-        let groups: Vec<PathBuf> = trees()
-            .chain(
-                trees().filter_map(|tree| std::fs::read_dir(tree).ok()).flatten().flatten().map(|group| group.path()),
-            )
-            .filter(|group| group.join(&sandbox.id).is_dir())
-            .collect();
-        assert!(!groups.is_empty(), "no cgroup of sandbox {} found", sandbox.id);
-        assert_eq!(server.call("DELETE", &format!("/sandboxes/{}", sandbox.id), None).status, 204);
-        Self { groups, data: server.data().to_owned() }
-    }
-
-    /// Sandboxes with a cgroup.
-    fn sandboxes(&self) -> BTreeSet<String> {
-        let entries = self.groups.iter().filter_map(|group| std::fs::read_dir(group).ok()).flatten().flatten();
-        entries
-            .filter(|entry| entry.path().is_dir())
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect()
-    }
-
-    /// Everything that should be gone when no sandbox is left.
-    fn all(&self) -> Vec<String> {
-        let mut held: Vec<String> = self.sandboxes().into_iter().map(|name| format!("cgroup {name}")).collect();
-        let names: Vec<String> = self.groups.iter().map(|group| file_name(group)).collect();
-        for entry in std::fs::read_dir("/proc").expect("procfs").flatten() {
-            let Ok(membership) = std::fs::read_to_string(entry.path().join("cgroup")) else { continue };
-            // A dead child of a killed server is init's to collect, in its own time.
-            let dead =
-                std::fs::read_to_string(entry.path().join("status")).is_ok_and(|status| status.contains("State:\tZ"));
-            if !dead && names.iter().any(|name| membership.contains(&format!("/{name}/"))) {
-                held.push(format!("process {}", file_name(&entry.path())));
-            }
-        }
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-        let data = self.data.to_str().expect("a text path");
-        held.extend(mounts.lines().filter(|line| line.contains(data)).map(str::to_owned));
-        held
-    }
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().expect("no root").to_string_lossy().into_owned()
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //!
 //! The client speaks plain HTTP/1.1 and Connect with JSON, so that a test sees the bytes a program would see.
 
+pub(crate) mod holdings;
 pub(crate) mod http;
 pub(crate) mod internet;
 pub(crate) mod sandbox;
 pub(crate) mod server;
 
+pub(crate) use holdings::Holdings;
 pub(crate) use sandbox::{Output, Sandbox};
 pub(crate) use server::Server;
 
