@@ -159,7 +159,11 @@ impl Engine {
     pub async fn close(&self) {
         let shared = self.0.clone();
         // Whatever stays is empty, and the next engine of this directory uses it.
-        let _ = blocking(move || Ok(shared.workshop.remove_places())).await;
+        let _ = blocking(move || {
+            shared.workshop.remove_places();
+            Ok(())
+        })
+        .await;
     }
 
     /// Bytes that all sandboxes together can still write.

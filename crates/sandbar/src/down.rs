@@ -61,16 +61,7 @@ impl Down {
         if !config.data.exists() {
             bail!("{} does not exist, so there is nothing to end", config.data.display());
         }
-        let (directory, server) = match DataDirectory::take(&config.data)? {
-            Ok(directory) => (directory, None),
-            Err(Busy::Served(Some(note))) => {
-                let pid =
-                    i32::try_from(note.pid).ok().and_then(Pid::from_raw).context("the server's note is damaged")?;
-                kill_process(pid, Signal::USR1).with_context(|| format!("cannot reach process {}", note.pid))?;
-                (DataDirectory::take_before(&config.data, Instant::now() + PATIENCE)?, Some(note.pid))
-            }
-            Err(Busy::Served(None)) => bail!("the server in {} is not ready yet; try again", config.data.display()),
-        };
+        let (directory, server) = take_from_server(&config.data)?;
         // A server ended its own; what an earlier one left behind is ended here.
         engine::enter_private_mounts().context("cannot make a mount namespace")?;
         let left = tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
