@@ -52,8 +52,11 @@ pub(crate) struct Workshop {
 
 impl Drop for Workshop {
     fn drop(&mut self) {
-        // The group of all sandboxes goes unless one of them still runs; the next server then finds it.
-        self.hierarchy.remove_root_if_empty();
+        // What all sandboxes share goes, unless one of them still runs; the next server then finds it.
+        if self.hierarchy.remove_root_if_empty() {
+            // If it is not empty, something else lies there, which is not ours to judge.
+            let _ = fs::remove_dir(&self.runtime);
+        }
     }
 }
 
@@ -159,15 +162,6 @@ impl Workshop {
         let make = |name, bytes: &[u8]| sealed_file(name, bytes).map_err(EngineError::io("make a memory file"));
         let (guest, filter) = (make("sandbar-guest", config.guest)?, make("filter", &seccomp::filter().bytes())?);
         Ok(Self { runtime, pool, hierarchy, ranges, launchers: Launchers::default(), guest, filter })
-    }
-
-    /// Removes the server's own cgroup and socket directory if no sandbox is in them.
-    pub(crate) fn remove_places(&self) {
-        let no_sandbox_left = self.hierarchy.remove_root_if_empty();
-        if no_sandbox_left {
-            // Not empty: somebody else's file, which is not ours to judge.
-            let _ = fs::remove_dir(&self.runtime);
-        }
     }
 
     pub(crate) fn socket_of(&self, name: &str) -> PathBuf {

@@ -155,17 +155,6 @@ impl Engine {
         blocking(move || Ok(shared.workshop.pool.remove(&name)?)).await
     }
 
-    /// Removes what the engine made on the host for itself, where no sandbox uses it any more.
-    pub async fn close(&self) {
-        let shared = self.0.clone();
-        // Whatever stays is empty, and the next engine of this directory uses it.
-        let _ = blocking(move || {
-            shared.workshop.remove_places();
-            Ok(())
-        })
-        .await;
-    }
-
     /// Bytes that all sandboxes together can still write.
     pub fn pool_free_bytes(&self) -> io::Result<u64> {
         self.0.workshop.pool.free_bytes()

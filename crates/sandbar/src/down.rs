@@ -65,10 +65,8 @@ impl Down {
         // A server ended its own; what an earlier one left behind is ended here.
         engine::enter_private_mounts().context("cannot make a mount namespace")?;
         let left = tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
-            let (engine, node) = up::open_node(&config, &directory).await?;
-            let left = node.close(Closing::End).await.context("cannot end the sandboxes")?;
-            engine.close().await;
-            anyhow::Ok(left)
+            let node = up::open_node(&config, &directory).await?;
+            node.close(Closing::End).await.context("cannot end the sandboxes")
         })?;
         if self.json {
             println!("{}", serde_json::json!({ "server": server, "sandboxesLeftByEarlierServers": left }));

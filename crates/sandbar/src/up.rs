@@ -118,7 +118,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         TcpListener::bind(config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
     let address = listener.local_addr()?;
     let mut stopping = Signals::install()?;
-    let (engine, node) = open_node(&config, &directory).await?;
+    let node = open_node(&config, &directory).await?;
 
     let url = format!("http://{address}");
     // Before anybody is told that the server is ready: who then says `sandbar down` must find it.
@@ -137,7 +137,6 @@ async fn serve(config: Config) -> anyhow::Result<()> {
 
     let closing = if config.ephemeral { Closing::End } else { wanted };
     let left = node.close(closing).await.context("cannot close the sandboxes")?;
-    engine.close().await;
     match (closing, left) {
         (Closing::End, ended) => eprintln!("stopped; {ended} sandboxes ended"),
         (Closing::Keep, 0) => eprintln!("stopped; no sandbox was running"),
@@ -164,7 +163,7 @@ fn take(path: &Path) -> anyhow::Result<DataDirectory> {
 }
 
 /// Opens the machine's sandboxes: adopts the living, cleans up after the dead.
-pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> anyhow::Result<(Engine, Arc<Node>)> {
+pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> anyhow::Result<Arc<Node>> {
     let engine = EngineConfig {
         data: directory.path().to_owned(),
         runtime: directory.runtime(),
@@ -173,9 +172,9 @@ pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> any
         egress: config.egress.to_engine()?,
     };
     let engine = Engine::open(engine).await.context("cannot open the engine")?;
-    let local = Arc::new(node::LocalEngine::new(engine.clone()));
-    let node = Node::open(directory.path(), local, config.sandboxes.clone()).await;
-    Ok((engine, node.context("cannot open the sandboxes' records")?))
+    let engine = Arc::new(node::LocalEngine::new(engine));
+    let node = Node::open(directory.path(), engine, config.sandboxes.clone()).await;
+    node.context("cannot open the sandboxes' records")
 }
 
 /// What `get_host(port)` of the SDKs appends: browsers resolve every name under `localhost` to this machine.
