@@ -25,11 +25,12 @@ const SANDBOX_USER: u32 = 1000;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const BLOCK: usize = 256 * 1024;
 
-/// A home directory with the sandbox user's shell files, so that a login shell reads the same ones outside.
+const PROFILE: &str = "/etc/profile";
+
+/// A login shell outside that reads what it reads in the sandbox: the user's files from a home directory of its own, and
+/// the sandbox's `/etc/profile` bound over the host's. Debian's starts `id` for every shell, which doubles the baseline.
 pub(crate) struct Shell {
     home: TempDir,
-    /// Whether `/etc/profile` reads the same inside and outside.
-    pub(crate) same_profile: bool,
 }
 
 impl Shell {
@@ -41,9 +42,13 @@ impl Shell {
                 std::fs::write(home.path().join(name), content)?;
             }
         }
-        let inside = sandbox.read_file("/etc/profile")?;
-        let outside = std::fs::read_to_string("/etc/profile").ok();
-        Ok(Self { home, same_profile: inside == outside })
+        let inside = sandbox.read_file(PROFILE)?.context("the sandbox has no /etc/profile")?;
+        let copy = home.path().join("profile");
+        std::fs::write(&copy, &inside)?;
+        let bound = Command::new("mount").arg("--bind").arg(&copy).arg(PROFILE).status().context("cannot run mount")?;
+        let shell = Self { home };
+        ensure!(bound.success() && std::fs::read_to_string(PROFILE)? == inside, "cannot bind the sandbox's {PROFILE}");
+        Ok(shell)
     }
 
     /// Starts the same login shell directly, as the same user with the same variables.
@@ -76,6 +81,13 @@ impl Shell {
         let end = started.elapsed();
         ensure!(status.success() && &text[..count] == b"hi\n", "the baseline command failed: {status}");
         Ok(Run { first_output, end })
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // Left bound, it would only be seen by this program, which ends soon.
+        let _ = Command::new("umount").arg(PROFILE).stderr(Stdio::null()).status();
     }
 }
 

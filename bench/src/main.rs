@@ -11,8 +11,9 @@ mod sandbox;
 mod server;
 mod stats;
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 use clap::Parser;
@@ -49,14 +50,32 @@ struct Args {
     only: String,
 }
 
+/// Set once this program runs in a mount namespace of its own.
+const OWN_MOUNTS: &str = "SANDBAR_BENCH_OWN_MOUNTS";
+
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    let args = Args::parse();
+    let entered = if std::env::var_os(OWN_MOUNTS).is_some() { Ok(()) } else { enter_own_mounts() };
+    match entered.and_then(|()| run(&args)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("sandbar-bench: {error:#}");
             ExitCode::from(2)
         }
     }
+}
+
+/// Starts this program again where the baselines can read the sandbox's `/etc/profile`, bound over the host's, and nobody
+/// else sees it. Returns only when that fails.
+fn enter_own_mounts() -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let error = Command::new("unshare")
+        .args(["--mount", "--propagation", "private"])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(OWN_MOUNTS, "1")
+        .exec();
+    Err(error).context("cannot start again in a mount namespace of its own (unshare)")
 }
 
 fn run(args: &Args) -> anyhow::Result<ExitCode> {

@@ -45,7 +45,8 @@ pub(crate) fn create(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
             method: format!(
                 "{} rounds, alternately: `POST /v2/sandboxes`, then `process.Process/Start` of `bash -l -c 'echo hi'` on the \
                  same kept connection, to the first `stdout` event; against `unshare -mpfiun /bin/bash -l -c 'echo hi'`, \
-                 spawn to first byte. Ratio of medians. The sandbox is killed between rounds, outside the clock.",
+                 spawn to first byte, with the sandbox's `/etc/profile`. Ratio of medians. The sandbox is killed between \
+                 rounds, outside the clock.",
                 output.len()
             ),
         },
@@ -76,7 +77,6 @@ pub(crate) fn warm(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     }
     sandbox.kill()?;
     let ratio = inside.p50().as_secs_f64() / outside.p50().as_secs_f64();
-    let profile = if shell.same_profile { "the same" } else { "not the same" };
     Ok(vec![Row {
         name: "warm run",
         figure: format!("{} (p95 {})", millis(inside.p50()), millis(inside.p95())),
@@ -86,8 +86,8 @@ pub(crate) fn warm(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
         target: Some(Target::AtMost { limit: 1.5, sane: 15.0 }),
         method: format!(
             "{} rounds, alternately: `process.Process/Start` of `bash -l -c 'echo hi'` over HTTP, request to end of stream; \
-             against the same shell started directly, spawn to exit, as the same user id with the same variables and a copy \
-             of the sandbox's shell files as its home. `/etc/profile` was {profile} inside and outside. Ratio of medians.",
+             against the same shell started directly, spawn to exit, as the same user id with the same variables, a copy of \
+             the sandbox's shell files as its home, and the sandbox's `/etc/profile`. Ratio of medians.",
             inside.len()
         ),
     }])

@@ -14,9 +14,23 @@ use crate::stats::{Samples, millis};
 /// Time for freed and lazily counted memory to settle before it is read.
 const SETTLE: Duration = Duration::from_secs(2);
 
+/// Times the measurement is repeated when others moved the machine's memory meanwhile.
+const ATTEMPTS: usize = 3;
+
 pub(crate) fn density(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     // One made and killed first: what the first sandbox brings into memory for all others is not the price of one more.
     Sandbox::create(server, server.connect()?)?.kill()?;
+    let mut rows = attempt(server, plan)?;
+    for _ in 1..ATTEMPTS {
+        if rows.iter().all(Row::measured) {
+            break;
+        }
+        rows = attempt(server, plan)?;
+    }
+    Ok(rows)
+}
+
+fn attempt(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     std::thread::sleep(SETTLE);
     let available = available_memory()?;
     let server_before = proportional_memory(server.pid())?;
@@ -36,7 +50,7 @@ pub(crate) fn density(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> 
         sandbox.health()?;
     }
     std::thread::sleep(SETTLE);
-    let lost = available.saturating_sub(available_memory()?);
+    let lost = available as f64 - available_memory()? as f64;
     let grown = proportional_memory(server.pid())?.saturating_sub(server_before);
     let young: u64 = processes()?.difference(&before).filter_map(|&pid| proportional_memory(pid).ok()).sum();
 
@@ -47,20 +61,23 @@ pub(crate) fn density(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> 
     }
     let ended = ending.elapsed();
 
-    let each = |bytes: u64| bytes as f64 / count as f64 / (1024.0 * 1024.0);
-    let (by_machine, by_processes) = (each(lost), each(young + grown));
+    let each = |bytes: f64| bytes / count as f64 / (1024.0 * 1024.0);
+    let (by_machine, by_processes) = (each(lost), each((young + grown) as f64));
+    // The processes are a part of what the machine gave: a smaller whole means that others gave memory back meanwhile.
+    let value = if by_machine < by_processes { f64::NAN } else { by_machine };
     Ok(vec![
         Row {
             name: "memory per idle sandbox",
             figure: format!("{by_machine:.2} MiB"),
             baseline: format!("{by_processes:.2} MiB in processes"),
-            value: by_machine,
+            value,
             unit: "MiB",
             target: Some(Target::AtMost { limit: 3.0, sane: 30.0 }),
             method: format!(
                 "{count} sandboxes, idle after one `/health` each. `MemAvailable` before and after, divided: all that the \
                  machine gives, kernel structures included. Beside it the sum of the proportional set size (PSS) of all \
-                 processes that are new since, plus the growth of the server's."
+                 processes that are new since, plus the growth of the server's; a whole smaller than that part was \
+                 disturbed by others and is not counted."
             ),
         },
         Row {
