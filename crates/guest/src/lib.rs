@@ -16,6 +16,7 @@ mod run_files;
 mod state;
 mod streams;
 pub mod sys;
+mod tidy;
 mod users;
 
 use std::io;
@@ -88,6 +89,7 @@ async fn serve(inherited: Inherited) -> io::Result<()> {
         // Without a reaper nothing would ever end.
         failed = reaper => failed.map_err(io::Error::other)??,
         () = lease::run_out(guest.clone()) => {}
+        () = guest.tidy.run() => {}
     }
     guest.processes.kill_all();
     Ok(())

@@ -13,6 +13,7 @@ use crate::filesystem::Watchers;
 use crate::log::Log;
 use crate::metrics::CpuMeter;
 use crate::process::Processes;
+use crate::tidy::Tidy;
 use crate::users::{User, Users};
 
 /// The root of everything; cheap to share.
@@ -25,6 +26,7 @@ pub(crate) struct Guest {
     pub(crate) watchers: Watchers,
     pub(crate) log: Arc<Log>,
     pub(crate) cpu: CpuMeter,
+    pub(crate) tidy: Tidy,
     /// Unix milliseconds; `None` is for ever.
     pub(crate) lease: watch::Sender<Option<u64>>,
     system_env: BTreeMap<String, String>,
@@ -82,6 +84,7 @@ impl Guest {
             watchers: Watchers::default(),
             log,
             cpu: CpuMeter::default(),
+            tidy: Tidy::default(),
             lease: watch::Sender::new(lease_ends_unix_ms),
             system_env,
             settings: Mutex::new(Settings { access_token, env_vars, default_user, default_workdir }),

@@ -43,6 +43,7 @@ pub(crate) async fn download(guest: &Guest, request: &Request<Incoming>) -> Resu
     let encoding = encoding.ok_or_else(no_encoding)?;
     let wanted = headers.clone();
     let opened = spawn_blocking(move || Opened::new(path, &wanted, encoding)).await;
+    guest.tidy.later();
     opened.map_err(|_| HttpError::internal("reading was interrupted"))??.reply()
 }
 

@@ -43,6 +43,7 @@ pub(crate) async fn upload(guest: &Arc<Guest>, request: Request<Incoming>) -> Re
         Ok(upload) => receive(upload, &mut body).await,
         Err(refusal) => Err(refusal),
     };
+    guest.tidy.later();
     if written.is_err() {
         let _gave_up = timeout(PATIENCE, async { while let Some(Ok(_)) = body.frame().await {} }).await;
     }

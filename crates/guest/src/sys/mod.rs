@@ -10,6 +10,7 @@ mod spawn;
 
 pub use inherited::take_descriptor;
 pub use memory::keep_heap_small;
+pub(crate) use memory::return_memory;
 pub(crate) use readiness::watch_readiness;
 pub(crate) use signals::refuse_signals;
 pub use signals::welcome_signals;
