@@ -52,7 +52,9 @@ fn attempt(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     std::thread::sleep(SETTLE);
     let lost = available as f64 - available_memory()? as f64;
     let grown = proportional_memory(server.pid())?.saturating_sub(server_before);
-    let young: u64 = processes()?.difference(&before).filter_map(|&pid| proportional_memory(pid).ok()).sum();
+    let new: Vec<u32> = processes()?.difference(&before).copied().collect();
+    let young: u64 = new.iter().filter_map(|&pid| proportional_memory(pid).ok()).sum();
+    let own: u64 = new.iter().filter_map(|&pid| own_memory(pid).ok()).sum();
 
     let ending = Instant::now();
     let count = sandboxes.len();
@@ -63,8 +65,9 @@ fn attempt(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
 
     let each = |bytes: f64| bytes / count as f64 / (1024.0 * 1024.0);
     let (by_machine, by_processes) = (each(lost), each((young + grown) as f64));
-    // The processes are a part of what the machine gave: a smaller whole means that others gave memory back meanwhile.
-    let value = if by_machine < by_processes { f64::NAN } else { by_machine };
+    // Pages of their own are a part of what the machine gave (shared ones, as of the guest's image, were there before): a
+    // smaller whole means that others gave memory back meanwhile.
+    let value = if by_machine < each(own as f64) { f64::NAN } else { by_machine };
     Ok(vec![
         Row {
             name: "memory per idle sandbox",
@@ -76,8 +79,8 @@ fn attempt(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
             method: format!(
                 "{count} sandboxes, idle after one `/health` each. `MemAvailable` before and after, divided: all that the \
                  machine gives, kernel structures included. Beside it the sum of the proportional set size (PSS) of all \
-                 processes that are new since, plus the growth of the server's; a whole smaller than that part was \
-                 disturbed by others and is not counted."
+                 processes that are new since, plus the growth of the server's. A whole smaller than the new \
+                 processes' anonymous pages was disturbed by others and is not counted."
             ),
         },
         Row {
@@ -108,6 +111,12 @@ fn available_memory() -> anyhow::Result<u64> {
 fn proportional_memory(pid: u32) -> anyhow::Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     field(&text, "Pss:").context("no Pss in smaps_rollup")
+}
+
+/// A process's pages that belong to no file or shared memory.
+fn own_memory(pid: u32) -> anyhow::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    field(&text, "Pss_Anon:").context("no Pss_Anon in smaps_rollup")
 }
 
 /// The bytes of a line `NAME  N kB`.
