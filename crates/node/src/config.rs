@@ -48,6 +48,10 @@ impl Default for SandboxesConfig {
 /// Less memory than this does not start a login shell reliably.
 const LEAST_MEMORY_MB: u32 = 128;
 const LEAST_DISK_MB: u32 = 64;
+/// A login shell, its children and the guest's own threads.
+const LEAST_PIDS: u32 = 32;
+/// What the kernel can number.
+const MOST_PIDS: u32 = 4 << 20;
 
 impl SandboxesConfig {
     /// What `cpuCount` may be.
@@ -63,6 +67,21 @@ impl SandboxesConfig {
     /// What `diskSizeMB` may be.
     pub fn disk_sizes(&self) -> RangeInclusive<u32> {
         LEAST_DISK_MB..=self.max_disk_mb
+    }
+
+    /// Says which default no sandbox could have, and why.
+    pub fn check(&self) -> Result<(), String> {
+        for (name, value, range) in [
+            ("cpu_count", self.cpu_count, self.cpu_counts()),
+            ("memory_mb", self.memory_mb, self.memory_sizes()),
+            ("disk_mb", self.disk_mb, self.disk_sizes()),
+            ("pids", self.pids, LEAST_PIDS..=MOST_PIDS),
+        ] {
+            if !range.contains(&value) {
+                return Err(format!("{name} is {value}; it must be between {} and {}", range.start(), range.end()));
+            }
+        }
+        Ok(())
     }
 
     pub fn max_timeout(&self) -> Duration {

@@ -98,15 +98,32 @@ impl Config {
             figment = figment.merge(Toml::file_exact(file));
         }
         let environment = Env::prefixed("SANDBAR_")
-            .filter(|key| VARIABLES.iter().any(|known| key.as_str().split("__").next() == Some(known)))
+            .filter(|key| {
+                let section = key.as_str().split("__").next().unwrap_or_default();
+                VARIABLES.iter().any(|known| section.eq_ignore_ascii_case(known))
+            })
             .split("__");
         let config: Self = figment
             .merge(environment)
             .merge(Serialized::defaults(overrides))
             .extract()
             .map_err(|error| anyhow::anyhow!("configuration: {}", describe(&error)))?;
-        config.egress.to_engine()?;
+        config.check().context("configuration")?;
         Ok(config)
+    }
+
+    /// What the types cannot say.
+    fn check(&self) -> anyhow::Result<()> {
+        self.egress.to_engine()?;
+        self.sandboxes.check().map_err(|wrong| anyhow::anyhow!("sandboxes.{wrong}"))?;
+        let plain = |key: &str| {
+            !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+        };
+        // It is printed for a shell to read, and travels in a header.
+        if !self.api_key.as_deref().is_none_or(plain) {
+            bail!("api_key may hold letters, digits, `_` and `-` only, and must not be empty");
+        }
+        Ok(())
     }
 
     fn defaults() -> anyhow::Result<Self> {
@@ -160,7 +177,7 @@ mod tests {
 
     #[track_caller]
     fn refused(text: &str, expected: &str) {
-        let error = load(text).expect_err("the configuration is wrong").to_string();
+        let error = format!("{:#}", load(text).expect_err("the configuration is wrong"));
         assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
     }
 
@@ -176,6 +193,15 @@ mod tests {
         refused("listen = \"nowhere\"", "`listen`");
         refused("[egress]\nallow_ranges = [\"10.0.0.0/99\"]", "10.0.0.0/99");
         refused("[egress]\nnameservers = [\"one\"]", "`one`");
+    }
+
+    #[test]
+    fn what_no_sandbox_could_have_is_refused_at_the_start() {
+        refused("[sandboxes]\ncpu_count = 0", "sandboxes.cpu_count is 0");
+        refused("[sandboxes]\nmemory_mb = 1", "sandboxes.memory_mb is 1");
+        refused("[sandboxes]\ndisk_mb = 99999999", "sandboxes.disk_mb is 99999999");
+        refused("api_key = \"a b\"", "api_key");
+        refused("api_key = \"\"", "api_key");
     }
 
     #[test]

@@ -2,14 +2,17 @@
 //!
 //! Invariant: whoever holds the lock is the only process that touches the directory's contents.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// Held by the process that uses the directory; its presence says that the directory is Sandbar's.
+const LOCK: &str = "lock";
 
 /// Who serves from this directory; written once the server is ready.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +34,9 @@ pub(crate) struct Busy(pub Option<ServerNote>);
 impl DataDirectory {
     /// Makes the directory (mode 0700) if needed and takes it.
     pub(crate) fn take(path: &Path) -> anyhow::Result<Result<Self, Busy>> {
+        if path.exists() {
+            check_ours(path)?;
+        }
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -45,7 +51,7 @@ impl DataDirectory {
             .truncate(false)
             .write(true)
             .mode(0o600)
-            .open(path.join("lock"))
+            .open(path.join(LOCK))
             .with_context(|| format!("cannot open the lock in {}", path.display()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Ok(Self { path, _lock: lock })),
@@ -91,6 +97,20 @@ impl DataDirectory {
         self.write_whole("server.json", &serde_json::to_vec(note)?)
     }
 
+    /// Tells `sandbar down`, which asked for it, how many sandboxes this server ended.
+    pub(crate) fn write_ended(&self, count: usize) -> anyhow::Result<()> {
+        self.write_whole("ended", count.to_string().as_bytes())
+    }
+
+    /// What the last server said with [`DataDirectory::write_ended`]; forgotten thereby.
+    pub(crate) fn take_ended(&self) -> usize {
+        let file = self.path.join("ended");
+        let count = fs::read_to_string(&file).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+        // Overwritten by the next server that ends sandboxes.
+        let _ = fs::remove_file(file);
+        count
+    }
+
     /// Written beside its place and renamed, so that a reader never sees half of it.
     fn write_whole(&self, name: &str, content: &[u8]) -> anyhow::Result<()> {
         let draft = self.path.join(format!("{name}.new"));
@@ -108,6 +128,23 @@ impl Drop for DataDirectory {
         // Without a server the note would name a process that is gone; if it stays, the lock still tells the truth.
         let _ = fs::remove_file(self.path.join("server.json"));
     }
+}
+
+/// The directory will be closed to others and its content mounted by root: it must not be somebody's, nor serve another
+/// purpose.
+fn check_ours(path: &Path) -> anyhow::Result<()> {
+    let found = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    if !found.is_dir() {
+        bail!("the data directory {} is not a directory", path.display());
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        bail!("the data directory {} belongs to another user (uid {})", path.display(), found.uid());
+    }
+    let used_before = path.join(LOCK).exists();
+    if !used_before && fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?.next().is_some() {
+        bail!("{} holds other things already; name an empty or a new directory with --data", path.display());
+    }
+    Ok(())
 }
 
 fn read_note(path: &Path) -> Option<ServerNote> {

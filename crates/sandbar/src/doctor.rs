@@ -12,7 +12,7 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Examples:
   sandbar doctor                     a readable list; exit code 0 when sandboxes can run
-  sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, found, fix}]}")]
+  sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, required, found, fix}]}")]
 pub(crate) struct Doctor {
     /// Print JSON for programs
     #[arg(long)]
@@ -39,10 +39,15 @@ impl Doctor {
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report).expect("a report is plain data"));
         } else {
-            print!("{}", describe(&report, stdout().is_terminal()));
+            print!("{}", describe(&report, colours_on(&stdout())));
         }
         if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
+}
+
+/// Colours are for people at a terminal who have not asked to be spared (<https://no-color.org>).
+pub(crate) fn colours_on(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// The report as people read it; `colours` only on a terminal.

@@ -56,26 +56,35 @@ fn take_from_server(path: &Path) -> anyhow::Result<(DataDirectory, Option<u32>)>
 
 impl Down {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let overrides = Overrides { data: self.data, ..Overrides::default() };
+        let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
         let config = Config::load(self.config.as_deref(), &overrides)?;
+        if !rustix::process::geteuid().is_root() {
+            bail!("sandboxes belong to root; run `sudo sandbar down`");
+        }
         if !config.data.exists() {
-            bail!("{} does not exist, so there is nothing to end", config.data.display());
+            self.report(None, 0);
+            return Ok(());
         }
         let (directory, server) = take_from_server(&config.data)?;
+        let by_server = directory.take_ended();
         // A server ended its own; what an earlier one left behind is ended here.
         engine::enter_private_mounts().context("cannot make a mount namespace")?;
         let left = tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
             let node = up::open_node(&config, &directory).await?;
             node.close(Closing::End).await.context("cannot end the sandboxes")
         })?;
-        if self.json {
-            println!("{}", serde_json::json!({ "server": server, "sandboxesLeftByEarlierServers": left }));
-        } else {
-            match server {
-                Some(pid) => println!("ended the server (process {pid}) and its sandboxes"),
-                None => println!("no server was running; ended {left} sandboxes"),
-            }
-        }
+        self.report(server, by_server * usize::from(server.is_some()) + left);
         Ok(())
+    }
+
+    fn report(&self, server: Option<u32>, sandboxes: usize) {
+        if self.json {
+            println!("{}", serde_json::json!({ "server": server, "sandboxesEnded": sandboxes }));
+            return;
+        }
+        match server {
+            Some(pid) => println!("ended the server (process {pid}); sandboxes ended: {sandboxes}"),
+            None => println!("no server was running; sandboxes ended: {sandboxes}"),
+        }
     }
 }

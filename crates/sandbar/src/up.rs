@@ -8,15 +8,16 @@ use api::ApiConfig;
 use clap::Args;
 use engine::probe::Isolation;
 use engine::{Engine, EngineConfig};
-use node::{Closing, Node};
+use node::{Closing, Node, Standing};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::io::{IsTerminal, Write, stderr};
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::io::{Write, stderr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 /// Serve sandboxes on this machine to the official E2B SDKs.
 #[derive(Args)]
@@ -44,8 +45,8 @@ SANDBAR_LOG sets what is logged (default `info`), for example SANDBAR_LOG=debug.
 Stopping the server (Ctrl-C) leaves sandboxes alive until their leases end; the next `sandbar up` finds them again.
 `sandbar down` ends the server and the sandboxes.")]
 pub(crate) struct Up {
-    /// Address of the listener; port 0 takes a free one [default: 127.0.0.1:4980]
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Address of the listener, for example 127.0.0.1:5000; port 0 takes a free one [default: 127.0.0.1:4980]
+    #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// Where everything durable lives [default: $XDG_DATA_HOME/sandbar]
     #[arg(long, value_name = "DIR")]
@@ -78,8 +79,10 @@ impl Up {
         // Before any thread exists: a mount namespace belongs to the whole process.
         let report = engine::probe::probe(&config.data);
         if report.isolation == Isolation::None {
-            eprint!("{}", doctor::describe(&report, stderr().is_terminal()));
-            bail!("sandboxes cannot be isolated on this machine; `sandbar doctor` lists what is missing");
+            eprint!("{}", doctor::describe(&report, doctor::colours_on(&stderr())));
+            bail!(
+                "sandboxes cannot run on this machine yet; after the fixes above, `sandbar doctor` shows whether they can"
+            );
         }
         engine::enter_private_mounts().context("cannot make a mount namespace for the server")?;
         allow_many_files();
@@ -93,8 +96,13 @@ impl Up {
 
 /// Every connection of every sandbox is a descriptor of the server. Where the limit cannot be raised, fewer fit.
 fn allow_many_files() {
+    const ENOUGH: u64 = 1 << 20;
     let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let more = Rlimit { current: Some(ENOUGH), maximum: Some(ENOUGH) };
+    // Only a privilege that root may lack raises the hard limit.
+    if limit.maximum.is_none_or(|most| most >= ENOUGH) || setrlimit(Resource::Nofile, more).is_err() {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 fn start_logging() {
@@ -103,24 +111,28 @@ fn start_logging() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(stderr)
-        .with_ansi(stderr().is_terminal())
+        .with_ansi(doctor::colours_on(&stderr()))
         .with_target(false)
         .init();
 }
 
 async fn serve(config: Config) -> anyhow::Result<()> {
-    let directory = take(&config.data)?;
+    let directory = take(&config)?;
     let api_key = match &config.api_key {
         Some(key) => key.clone(),
         None => directory.api_key()?,
     };
-    let listener =
-        TcpListener::bind(config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; --listen names another address", config.listen))?;
     let address = listener.local_addr()?;
     let mut stopping = Signals::install()?;
     let node = open_node(&config, &directory).await?;
 
-    let url = format!("http://{address}");
+    let url = format!("http://{}", reachable(address));
+    if !address.ip().is_loopback() {
+        warn!(%address, "the server can be reached from other machines; whoever has the key can run code here");
+    }
     // Before anybody is told that the server is ready: who then says `sandbar down` must find it.
     directory.write_note(&ServerNote { pid: std::process::id(), url: url.clone() })?;
     let mut out = std::io::stdout();
@@ -132,33 +144,73 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let face = ApiConfig { api_key, domain: domain(address), extensions: config.extensions };
     let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, stop.clone()));
     let wanted = stopping.next().await;
+    eprintln!("stopping…");
     stop.cancel();
-    serving.await.context("the listener failed")??;
-
+    tokio::select! {
+        served = serving => served.context("the listener failed")??,
+        // Who asks twice does not want to wait for streams to end.
+        _ = stopping.next() => {}
+    }
     let closing = if config.ephemeral { Closing::End } else { wanted };
-    let left = node.close(closing).await.context("cannot close the sandboxes")?;
-    match (closing, left) {
-        (Closing::End, ended) => eprintln!("stopped; {ended} sandboxes ended"),
-        (Closing::Keep, 0) => eprintln!("stopped; no sandbox was running"),
-        (Closing::Keep, kept) => eprintln!(
-            "stopped; {kept} sandboxes live on until their leases end. \
-             `sandbar up` finds them again, `sandbar down` ends them"
+    let (running, paused) = count(&node);
+    let ended = node.close(closing).await.context("cannot close the sandboxes")?;
+    match closing {
+        Closing::End => {
+            directory.write_ended(ended)?;
+            eprintln!("stopped; {} ended", sandboxes(ended));
+        }
+        Closing::Keep if running + paused == 0 => eprintln!("stopped; no sandbox was there"),
+        Closing::Keep => eprintln!(
+            "stopped; {} on until the lease ends, {} kept. \
+             `sandbar up{data}` finds them again, `sandbar down{data}` ends them",
+            if running == 1 { "1 sandbox lives".to_owned() } else { format!("{running} sandboxes live") },
+            if paused == 1 { "1 paused one is".to_owned() } else { format!("{paused} paused ones are") },
+            data = data_flag(&config),
         ),
     }
     Ok(())
 }
 
+/// How many run, and how many are paused.
+fn count(node: &Node) -> (usize, usize) {
+    let all = node.all();
+    let running = all.iter().filter(|seen| seen.standing == Standing::Running).count();
+    (running, all.len() - running)
+}
+
+fn sandboxes(count: usize) -> String {
+    format!("{count} sandbox{}", if count == 1 { "" } else { "es" })
+}
+
+/// What a hint must say to mean this data directory: nothing for the default one.
+fn data_flag(config: &Config) -> String {
+    match Config::load(None, &Overrides::default()) {
+        Ok(default) if default.data == config.data => String::new(),
+        _ => format!(" --data {}", config.data.display()),
+    }
+}
+
+/// Where clients on this machine reach a listener.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
+        IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::from((Ipv6Addr::LOCALHOST, address.port())),
+        _ => address,
+    }
+}
+
 /// Takes the data directory, or says who has it.
-fn take(path: &Path) -> anyhow::Result<DataDirectory> {
-    match DataDirectory::take(path)? {
+fn take(config: &Config) -> anyhow::Result<DataDirectory> {
+    let path = config.data.display();
+    match DataDirectory::take(&config.data)? {
         Ok(directory) => Ok(directory),
         Err(Busy(Some(note))) => bail!(
-            "{} is in use by the server at {} (process {}); `sandbar down` ends it, --data names another directory",
-            path.display(),
+            "{path} is in use by the server at {} (process {}); `sandbar down{}` ends it, --data names another directory",
             note.url,
-            note.pid
+            note.pid,
+            data_flag(config)
         ),
-        Err(Busy(None)) => bail!("{} is in use by a server that is just starting or stopping", path.display()),
+        Err(Busy(None)) => bail!("{path} is in use by a server that is just starting or stopping"),
     }
 }
 
@@ -190,6 +242,7 @@ fn domain(address: SocketAddr) -> String {
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
     end: tokio::signal::unix::Signal,
 }
 
@@ -199,6 +252,7 @@ impl Signals {
         Ok(Self {
             interrupt: on(SignalKind::interrupt())?,
             terminate: on(SignalKind::terminate())?,
+            hangup: on(SignalKind::hangup())?,
             end: on(SignalKind::user_defined1())?,
         })
     }
@@ -207,6 +261,8 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => Closing::Keep,
             _ = self.terminate.recv() => Closing::Keep,
+            // The terminal was closed.
+            _ = self.hangup.recv() => Closing::Keep,
             // Sent by `sandbar down`.
             _ = self.end.recv() => Closing::End,
         }

@@ -99,5 +99,8 @@ fn template(host: &Path, layer: &Path) -> Template {
     let env = certificates.into_iter().flat_map(|path| {
         CERTIFICATE_VARIABLES.iter().map(move |variable| ((*variable).to_owned(), (*path).to_owned()))
     });
-    Template { mounts, env: env.collect::<BTreeMap<_, _>>() }
+    let mut env: BTreeMap<_, _> = env.collect();
+    // Text is UTF-8 everywhere now; without it programs take it for bytes.
+    env.insert("LANG".to_owned(), "C.UTF-8".to_owned());
+    Template { mounts, env }
 }

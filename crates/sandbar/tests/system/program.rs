@@ -64,6 +64,22 @@ fn a_typing_mistake_in_the_configuration_names_the_key() {
 }
 
 #[test]
+fn variables_count_like_the_file() {
+    let up = |variable: &str, value: &str| {
+        let done = Command::new(PROGRAM).arg("up").env(variable, value).output().expect("the program runs");
+        assert!(!done.status.success(), "{variable}={value} was accepted");
+        text(&done.stderr)
+    };
+    assert!(up("SANDBAR_LISTEN", "nowhere").contains("listen"));
+    assert!(up("SANDBAR_SANDBOXES__MEMORY_MB", "1").contains("sandboxes.memory_mb is 1"));
+    assert!(up("SANDBAR_EGRESS__ALLOW_RANGES", "[\"10.0.0.0/99\"]").contains("10.0.0.0/99"));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let absent = directory.path().join("absent");
+    let done = Command::new(PROGRAM).arg("down").env("SANDBAR_DATA", &absent).output().expect("the program runs");
+    assert!(done.status.success() && !absent.exists(), "{done:?}");
+}
+
+#[test]
 fn every_command_helps_with_examples() {
     for arguments in [&["--help"][..], &["up", "--help"], &["down", "--help"], &["doctor", "--help"]] {
         let done = sandbar(arguments);
@@ -72,12 +88,24 @@ fn every_command_helps_with_examples() {
 }
 
 #[test]
+fn a_directory_with_another_purpose_is_left_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(directory.path().join("foreign"), "").expect("a file");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let done = sandbar(&["up", "--listen", "127.0.0.1:0", "--data", directory.path().to_str().expect("a text path")]);
+    assert!(!done.status.success() && text(&done.stderr).contains("holds other things"), "{done:?}");
+    let mode = std::fs::metadata(directory.path()).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o755, "untouched");
+}
+
+#[test]
 fn two_servers_do_not_share_a_directory() {
     let server = Server::start();
     let done = sandbar(&["up", "--listen", "127.0.0.1:0", "--data", server.data().to_str().expect("a text path")]);
     assert!(!done.status.success());
     let said = text(&done.stderr);
-    assert!(said.contains(&server.address) && said.contains("sandbar down"), "{said}");
+    assert!(said.contains(&server.address) && said.contains("sandbar down --data"), "{said}");
 }
 
 #[test]
@@ -111,6 +139,21 @@ fn a_stopped_server_keeps_its_sandboxes_and_an_ephemeral_one_ends_them() {
 }
 
 #[test]
+fn a_closed_terminal_ends_an_ephemeral_servers_sandboxes() {
+    let mut server = Server::with(&["--ephemeral"]);
+    let sandbox = server.create();
+    server.end_by("HUP");
+    server.start_again();
+    assert_eq!(server.call("GET", &format!("/sandboxes/{}", sandbox.id), None).status, 404);
+}
+
+#[test]
+fn a_strict_umask_does_not_spoil_the_sandboxes() {
+    let server = Server::under_umask("077");
+    assert_eq!(server.create().must("user", "pwd; stat -c %a / /usr").trim(), "/home/user\n755\n755");
+}
+
+#[test]
 fn down_ends_the_server_and_what_it_ran() {
     let server = Server::start();
     let holdings = Holdings::of(&server);
@@ -118,12 +161,13 @@ fn down_ends_the_server_and_what_it_ran() {
     let data = server.data().to_str().expect("a text path").to_owned();
     let done = sandbar(&["down", "--data", &data]);
     assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(text(&done.stdout).contains("sandboxes ended: 1"), "{done:?}");
     assert!(server.try_call("GET", "/health", None).is_err(), "the server is gone");
     for group in &holdings.groups {
         assert!(!group.exists(), "{} is left", group.display());
     }
     let again = sandbar(&["down", "--data", &data]);
-    assert!(text(&again.stdout).contains("no server was running; ended 0 sandboxes"), "{again:?}");
+    assert!(text(&again.stdout).contains("no server was running; sandboxes ended: 0"), "{again:?}");
 }
 
 #[test]

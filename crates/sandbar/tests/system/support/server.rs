@@ -17,6 +17,7 @@ pub(crate) struct Server {
     pub(crate) key: String,
     data: TempDir,
     arguments: Vec<String>,
+    umask: &'static str,
 }
 
 impl Server {
@@ -26,10 +27,19 @@ impl Server {
 
     /// Starts a server with more flags for `sandbar up`.
     pub(crate) fn with(arguments: &[&str]) -> Self {
+        Self::new(arguments, "022")
+    }
+
+    /// Starts a server as a careful administrator's shell would.
+    pub(crate) fn under_umask(umask: &'static str) -> Self {
+        Self::new(&[], umask)
+    }
+
+    fn new(arguments: &[&str], umask: &'static str) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let (child, address, key) = launch(data.path(), &arguments);
-        Self { child, address, key, data, arguments }
+        let (child, address, key) = launch(data.path(), &arguments, umask);
+        Self { child, address, key, data, arguments, umask }
     }
 
     pub(crate) fn data(&self) -> &Path {
@@ -48,15 +58,19 @@ impl Server {
 
     /// Ends the server politely; sandboxes stay.
     pub(crate) fn stop(&mut self) {
-        signal(self.child.id(), "TERM");
-        super::eventually("the server ends on SIGTERM", Duration::from_secs(30), || {
+        self.end_by("TERM");
+    }
+
+    pub(crate) fn end_by(&mut self, name: &str) {
+        signal(self.child.id(), name);
+        super::eventually("the server ends", Duration::from_secs(30), || {
             self.child.try_wait().expect("the server is ours")
         });
     }
 
     /// Starts a server on the same data directory again.
     pub(crate) fn start_again(&mut self) {
-        let (child, address, key) = launch(self.data.path(), &self.arguments);
+        let (child, address, key) = launch(self.data.path(), &self.arguments, self.umask);
         (self.child, self.address, self.key) = (child, address, key);
     }
 
@@ -101,8 +115,9 @@ impl Drop for Server {
     }
 }
 
-fn launch(data: &Path, arguments: &[String]) -> (Child, String, String) {
-    let mut child = Command::new(PROGRAM)
+fn launch(data: &Path, arguments: &[String], umask: &str) -> (Child, String, String) {
+    let mut child = Command::new("/bin/bash")
+        .args(["-c", "umask \"$0\"; exec \"$@\"", umask, PROGRAM])
         .args(["up", "--listen", "127.0.0.1:0", "--data"])
         .arg(data)
         .args(arguments)
