@@ -26,6 +26,35 @@ fn a_memory_bomb_is_ended_alone() {
 }
 
 #[test]
+fn many_small_processes_over_the_limit_do_not_cost_the_sandbox() {
+    let server = Server::start();
+    let sandbox = server.create_with(json!({ "templateID": "base", "memoryMB": 256 }));
+    let greedy = "for i in $(seq 16); do /usr/bin/python3 -c \"x = bytearray(32 << 20); import time; time.sleep(2)\" & done; wait";
+    sandbox.run(greedy);
+    undisturbed(&sandbox);
+    assert_eq!(sandbox.must("user", "cat /proc/1/cmdline | tr '\\0' ' '").trim(), "sandbar-guest");
+    let reply = server.call("GET", &format!("/sandboxes/{}", sandbox.id), None);
+    assert_eq!(reply.json()["state"], "running", "the guest outlived what it started: {}", reply.text());
+}
+
+#[test]
+fn a_sandbox_full_of_processes_can_still_be_read() {
+    let server = Server::start();
+    let sandbox = server.create();
+    sandbox.must("user", "echo kept > kept");
+    let full = "import os, time\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(600)\nexcept OSError: print('full', flush=True)\ntime.sleep(600)";
+    let mut running = sandbox.start_as("user", &format!("exec /usr/bin/python3 -c \"{full}\""));
+    running.pid();
+    let event = running.next_event().expect("the stream is open").expect("an event comes");
+    assert!(event.get("data").is_some(), "{event}");
+    for _ in 0..3 {
+        let reply = sandbox.read("/home/user/kept");
+        assert_eq!((reply.status, reply.text().trim()), (200, "kept"), "the guest is alive and reads");
+    }
+    assert_eq!(server.call("GET", &format!("/sandboxes/{}", sandbox.id), None).json()["state"], "running");
+}
+
+#[test]
 fn a_fork_bomb_is_held_and_ends_with_its_sandbox() {
     let server = Server::start();
     let neighbour = server.create();
