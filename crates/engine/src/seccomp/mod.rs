@@ -6,7 +6,8 @@
 //!
 //! Shut above all: new namespaces (a nested user namespace would hand out capabilities again), the kernel's keyrings, bpf,
 //! perf, modules, kexec, the clocks, every kind of mounting, io_uring (its requests pass no filter), handles, and sockets of
-//! kinds no ordinary program uses.
+//! kinds no ordinary program uses. Absent is the older asynchronous i/o (io_setup and its kin): all of the machine shares one
+//! count of its events (`fs.aio-max-nr`), which a single sandbox could use up; programs fall back to threads.
 
 mod program;
 
@@ -42,8 +43,8 @@ const ALLOWED: &[i64] = calls![
     SYS_sendfile SYS_splice SYS_tee SYS_vmsplice SYS_sync SYS_syncfs SYS_fsync SYS_fdatasync SYS_flock SYS_fcntl
     SYS_dup SYS_dup3 SYS_pipe2 SYS_name_to_handle_at SYS_setxattr SYS_lsetxattr SYS_fsetxattr SYS_getxattr SYS_lgetxattr
     SYS_fgetxattr SYS_listxattr SYS_llistxattr SYS_flistxattr SYS_removexattr SYS_lremovexattr SYS_fremovexattr
-    SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch SYS_io_setup SYS_io_destroy SYS_io_submit SYS_io_cancel
-    SYS_io_getevents SYS_memfd_create SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self
+    SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch SYS_memfd_create SYS_landlock_create_ruleset
+    SYS_landlock_add_rule SYS_landlock_restrict_self
     // Waiting.
     SYS_ppoll SYS_pselect6 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_signalfd4
     SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime SYS_futex SYS_futex_waitv SYS_set_robust_list
@@ -137,14 +138,17 @@ const NETLINK: u32 = libc::AF_NETLINK.cast_unsigned();
 /// permission error), device events, generic.
 const NETLINK_PROTOCOLS: Guard = Guard::Among { argument: 2, values: &[0, 4, 9, 15, 16] };
 
+const FAMILIES: Guard =
+    Guard::AmongOr { argument: 0, values: &[UNIX, INET, INET6], other: NETLINK, then: &NETLINK_PROTOCOLS };
+/// The bits of a socket's type beside its flags, and the type that makes the kernel take INET for PACKET.
+const SOCKET_TYPE: u32 = 0xf;
+const PACKET_TYPE: u32 = 10;
+
 /// Allowed by argument. Arguments are compared in the 32 bits that the kernel itself looks at.
 const GUARDED: &[(i64, Guard)] = &[
     (libc::SYS_clone, Guard::Without { argument: 0, bits: NAMESPACES }),
     (libc::SYS_unshare, Guard::Without { argument: 0, bits: NAMESPACES | TIME_NAMESPACE }),
-    (
-        libc::SYS_socket,
-        Guard::AmongOr { argument: 0, values: &[UNIX, INET, INET6], other: NETLINK, then: &NETLINK_PROTOCOLS },
-    ),
+    (libc::SYS_socket, Guard::Unlike { argument: 1, mask: SOCKET_TYPE, value: PACKET_TYPE, then: &FAMILIES }),
     (libc::SYS_socketpair, Guard::Among { argument: 0, values: &[UNIX] }),
     // Native, 32-bit view, 2.6 version numbers, both, no address randomization (debuggers), and the question for the present one.
     (libc::SYS_personality, Guard::Among { argument: 0, values: &[0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff] }),
@@ -192,6 +196,25 @@ mod tests {
         assert_eq!(run(&filter, 0x4000_0000, [0; 6]), Answer::Errno(libc::ENOSYS));
     }
 
+    #[test]
+    fn what_the_machine_counts_for_all_is_absent() {
+        const IO_PGETEVENTS: i64 = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
+        for call in [
+            libc::SYS_io_setup,
+            libc::SYS_io_destroy,
+            libc::SYS_io_submit,
+            libc::SYS_io_cancel,
+            libc::SYS_io_getevents,
+            IO_PGETEVENTS,
+        ] {
+            assert_eq!(
+                run(&filter(), u32::try_from(call).unwrap(), [0; 6]),
+                Answer::Errno(libc::ENOSYS),
+                "call {call}"
+            );
+        }
+    }
+
     #[track_caller]
     fn check(call: i64, arguments: [u64; 3], allowed: bool) {
         let [a, b, c] = arguments;
@@ -226,6 +249,11 @@ mod tests {
         ] {
             check(libc::SYS_socket, [family, 1, protocol], allowed);
         }
+        for (kind, allowed) in [(1, true), (2, true), (3, true), (5, true), (10, false), (0x8_080a, false)] {
+            check(libc::SYS_socket, [2, kind, 0], allowed);
+        }
+        check(libc::SYS_socket, [2, 0x8_0801, 0], true);
+        check(libc::SYS_socket, [2, 1 << 32 | 10, 0], false);
         check(libc::SYS_socketpair, [1, 1, 0], true);
         check(libc::SYS_socketpair, [17, 1, 0], false);
         check(libc::SYS_personality, [0xffff_ffff, 0, 0], true);

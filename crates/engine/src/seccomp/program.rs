@@ -39,6 +39,13 @@ pub(super) enum Guard {
         other: u32,
         then: &'static Guard,
     },
+    /// Anything but `value` in the bits of `mask`, and `then` holds.
+    Unlike {
+        argument: u8,
+        mask: u32,
+        value: u32,
+        then: &'static Guard,
+    },
 }
 
 /// One instruction as its eight bytes in the kernel's layout: code, two jump distances, operand.
@@ -59,6 +66,7 @@ const ARCHITECTURE_WORD: u32 = 4;
 const ARGUMENTS: u32 = 16;
 
 const LOAD: u16 = 0x20;
+const AND: u16 = 0x54;
 const JUMP: u16 = 0x05;
 const JUMP_EQUAL: u16 = 0x15;
 const JUMP_AT_LEAST: u16 = 0x35;
@@ -187,6 +195,10 @@ fn guarded(guard: Guard) -> Vec<Instruction> {
             let tail = [vec![instruction(JUMP_EQUAL, 2, 0, other), refuse, allow], guarded(*then)].concat();
             [vec![load(argument)], comparisons(values, 2), tail].concat()
         }
+        Guard::Unlike { argument, mask, value, then } => {
+            let head = vec![load(argument), instruction(AND, 0, 0, mask), instruction(JUMP_EQUAL, 0, 1, value), refuse];
+            [head, guarded(*then)].concat()
+        }
     }
 }
 
@@ -216,6 +228,11 @@ pub(super) mod tests {
             let condition = match u16::from_ne_bytes([code_low, code_high]) {
                 LOAD => {
                     accumulator = words[operand as usize / 4];
+                    at += 1;
+                    continue;
+                }
+                AND => {
+                    accumulator &= operand;
                     at += 1;
                     continue;
                 }
