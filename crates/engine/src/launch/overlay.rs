@@ -112,8 +112,9 @@ fn mount_by_context(writable: &Path, overlay: &Overlay) -> rustix::io::Result<Ow
     for lower in &overlay.lowers {
         fsconfig_set_string(&context, "lowerdir+", lower)?;
     }
-    fsconfig_set_string(&context, "upperdir", directory.join("upper"))?;
-    fsconfig_set_string(&context, "workdir", directory.join("work"))?;
+    // The kernel takes backslashes out of these two, but not out of `lowerdir+`.
+    fsconfig_set_string(&context, "upperdir", escaped(&directory.join("upper"), "\\"))?;
+    fsconfig_set_string(&context, "workdir", escaped(&directory.join("work"), "\\"))?;
     for (key, value) in OPTIONS {
         fsconfig_set_string(&context, key, value)?;
     }
@@ -166,18 +167,18 @@ mod tests {
     fn with_layers(mount: fn(&Path, &Overlay) -> rustix::io::Result<OwnedFd>) -> (String, u32) {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
-        for directory in ["new,layer", "old:layer", "writable"] {
+        for directory in ["new,la\\yer", "old:la\\yer", "writ\\able"] {
             fs::create_dir(path(directory)).unwrap();
         }
-        fs::write(path("new,layer").join("both"), "new").unwrap();
-        fs::write(path("old:layer").join("both"), "old").unwrap();
-        fs::write(path("old:layer").join("old"), "old").unwrap();
+        fs::write(path("new,la\\yer").join("both"), "new").unwrap();
+        fs::write(path("old:la\\yer").join("both"), "old").unwrap();
+        fs::write(path("old:la\\yer").join("old"), "old").unwrap();
         let files = Files {
             id_base: BASE,
-            writable: path("writable"),
+            writable: path("writ\\able"),
             overlays: vec![Overlay {
                 at: "/".into(),
-                lowers: vec![path("new,layer"), path("old:layer")],
+                lowers: vec![path("new,la\\yer"), path("old:la\\yer")],
                 directory: "root".into(),
             }],
         };
@@ -208,7 +209,7 @@ mod tests {
         let seen = seen.join().unwrap();
         drop(holder.stdin.take());
         holder.wait().unwrap();
-        assert_eq!(fs::read(path("writable/root/upper/written")).unwrap(), b"x");
+        assert_eq!(fs::read(path("writ\\able/root/upper/written")).unwrap(), b"x");
         seen
     }
 
