@@ -151,6 +151,8 @@ impl Cgroup {
                 files::write(&path.join("memory.limit_in_bytes"), &memory)?;
                 // Memory and swap together, so that the limit is not doubled by swapping; absent without swap accounting.
                 files::write_if_present(&path.join("memory.memsw.limit_in_bytes"), &memory)?;
+                // Buffers of TCP are charged to a group only once it has a limit for them; absent from kernels that charge them always.
+                files::write_if_present(&path.join("memory.kmem.tcp.limit_in_bytes"), &memory)?;
             }
             Place::V2(path) => {
                 files::write(&path.join("memory.max"), &memory)?;
@@ -355,4 +357,32 @@ impl Cgroup {
 /// The group's directory vanished: ENOENT before the file is opened, ENODEV after.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v1_limits_every_kind_of_memory_that_the_kernel_counts() {
+        let tree = tempfile::tempdir().unwrap();
+        let path = |name: &str| tree.path().join(name);
+        let memory = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"];
+        for file in memory.iter().chain(&["cpu.cfs_period_us", "cpu.cfs_quota_us", "pids.max"]) {
+            fs::write(path(file), "").unwrap();
+        }
+        let place = || Place::V1(tree.path().to_owned());
+        let places =
+            Places { memory: place(), cpu: place(), pids: place(), unified: None, freezer: None, cpuacct: None };
+        let group = Cgroup::new("group".to_owned(), places);
+        let limits = Limits { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
+        group.set_limits(&limits).unwrap();
+        for file in memory {
+            assert_eq!(fs::read_to_string(path(file)).unwrap(), (64 << 20).to_string(), "{file}");
+        }
+        // Kernels without these two are as good.
+        memory[1..].iter().for_each(|file| fs::remove_file(path(file)).unwrap());
+        group.set_limits(&limits).unwrap();
+        assert!(!path(memory[2]).exists());
+    }
 }
