@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use hickory_proto::op::Message;
-use hickory_proto::rr::{Name, RData, Record, RecordType};
+use hickory_proto::rr::{Name, RData, Record};
 
 /// One address that an answer holds.
 pub(super) struct Mention {
@@ -38,25 +38,25 @@ pub(super) fn filter(message: &mut Message, mut admit: impl FnMut(&Mention) -> b
     removed
 }
 
-/// The name asked for and all that it is an alias of.
+/// Most aliases that are followed; resolvers give up at about as many. Each costs a look at the whole answer, which a stranger wrote.
+const MOST_ALIASES: usize = 16;
+
+/// The name asked for and what it is an alias of.
 fn aliases(message: &Message) -> Vec<Name> {
     let mut names: Vec<Name> = message.queries.first().map(|query| query.name().clone()).into_iter().collect();
-    // Each round adds at least one name or is the last.
-    loop {
-        let further: Vec<Name> = message
-            .answers
-            .iter()
-            .filter(|record| record.record_type() == RecordType::CNAME && names.contains(&record.name))
-            .filter_map(|record| match &record.data {
-                RData::CNAME(target) if !names.contains(&target.0) => Some(target.0.clone()),
-                _ => None,
-            })
-            .collect();
-        if further.is_empty() {
-            return names;
+    while names.len() <= MOST_ALIASES {
+        let further = message.answers.iter().find_map(|record| match &record.data {
+            RData::CNAME(target) if names.contains(&record.name) && !names.contains(&target.0) => {
+                Some(target.0.clone())
+            }
+            _ => None,
+        });
+        match further {
+            Some(name) => names.push(name),
+            None => break,
         }
-        names.extend(further);
     }
+    names
 }
 
 #[cfg(test)]
@@ -64,6 +64,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use hickory_proto::op::{MessageType, OpCode, Query};
+    use hickory_proto::rr::RecordType;
     use hickory_proto::rr::rdata::{A, CNAME, TXT};
 
     use super::*;
@@ -120,5 +121,23 @@ mod tests {
             true
         });
         assert_eq!(asked, [IpAddr::from([10, 0, 0, 1])]);
+    }
+
+    #[test]
+    fn a_chain_of_aliases_is_followed_so_far_and_no_further() {
+        let link = |number: usize| if number == 0 { "a.example.".to_owned() } else { format!("n{number}.example.") };
+        let asked_after = |aliases: usize| {
+            // The last link first: the order of the records decides nothing.
+            let mut records: Vec<Record> = (0..aliases).rev().map(|n| cname(&link(n), &link(n + 1))).collect();
+            records.push(a(&link(aliases), [10, 0, 0, 1]));
+            let mut asked = false;
+            filter(&mut answer(records), |mention| {
+                asked = mention.asked;
+                true
+            });
+            asked
+        };
+        assert!(asked_after(0) && asked_after(MOST_ALIASES));
+        assert!(!asked_after(MOST_ALIASES + 1));
     }
 }
