@@ -105,7 +105,9 @@ fn sweep_clean(place: &Place, engine: Engine) {
     );
     drop(engine);
     let place = place.at().display().to_string();
-    let traces = format!("grep -ls {place} /proc/[0-9]*/mountinfo; losetup -a | grep -F {place}; ls {place}/run");
+    // The runtime directory goes with the last sandbox; if it is still there, then empty.
+    let sockets = format!("test ! -e {place}/run || ls -A {place}/run");
+    let traces = format!("grep -ls {place} /proc/[0-9]*/mountinfo; losetup -a | grep -F {place}; {sockets}");
     let mut found = String::new();
     let deadline = Instant::now() + Duration::from_secs(20);
     while Instant::now() < deadline {
