@@ -18,23 +18,16 @@ mod streams;
 pub mod sys;
 mod tidy;
 mod users;
+mod work;
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use protocol::guest::{GuestConfig, LogLevel};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::state::Guest;
-
-/// Blocking threads end after this much idleness, so that an idle guest is one thread.
-const THREADS_LINGER: Duration = Duration::from_secs(2);
-/// At most this many file operations at once; each lasts for one batch, never for a client.
-const MOST_THREADS: usize = 16;
-/// File work is shallow; the deepest is the removal of a tree.
-const THREAD_STACK: usize = 512 * 1024;
 
 /// What the guest is given.
 pub struct Inherited {
@@ -53,13 +46,8 @@ pub struct Inherited {
 
 /// Serves until the lease runs out, then ends everything it started.
 pub fn run(inherited: Inherited) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(MOST_THREADS)
-        .thread_keep_alive(THREADS_LINGER)
-        .thread_stack_size(THREAD_STACK)
-        .on_thread_start(sys::refuse_signals)
-        .build()?;
+    work::prepare()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(inherited))
 }
 
@@ -80,7 +68,7 @@ async fn serve(inherited: Inherited) -> io::Result<()> {
     }
     let log = guest.log.clone();
     // Not on this thread: the first request may already wait.
-    tokio::task::spawn_blocking(move || {
+    let _unawaited = work::start(move || {
         if let Err(error) = run_files::write(&run, &facts) {
             log.add(LogLevel::Warn, "no facts in the run directory", [("error", error.to_string())]);
         }

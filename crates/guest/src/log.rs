@@ -43,7 +43,9 @@ pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-fn cut(mut text: String) -> String {
+/// Control characters go, too: in JSON each would be six, and the host takes no more than a megabyte.
+fn cut(text: String) -> String {
+    let mut text = text.replace(char::is_control, "?");
     if text.len() > LONGEST_FIELD {
         text.truncate(text.floor_char_boundary(LONGEST_FIELD));
         text.push('…');

@@ -9,6 +9,7 @@ use protocol::envd::Metrics;
 
 use crate::log::unix_ms;
 use crate::state::Guest;
+use crate::work;
 
 const MIB: u64 = 1 << 20;
 /// The unit of `/proc/<pid>/stat`, the same on x86 and ARM whatever the kernel's own clock.
@@ -26,7 +27,7 @@ struct Usage {
 }
 
 pub(crate) async fn read(guest: &Arc<Guest>) -> Metrics {
-    let usage = tokio::task::spawn_blocking(|| (all_processes(), disk_used()));
+    let usage = work::start(|| (all_processes(), disk_used()));
     let (usage, disk_used) = usage.await.unwrap_or_default();
     let limits = &guest.limits;
     let mem_used = usage.anonymous_bytes.min(limits.memory_bytes);

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::fs;
 use std::io::Write;
 use std::ops::Not;
 use std::time::{Duration, Instant};
@@ -418,4 +419,16 @@ fn snake_case_unknown_fields_and_identity_encoding_are_tolerated() {
     assert_eq!(guest.run_with("echo ok", &more, &headers).out(), "ok\n");
     let lost = guest.request("POST", "/process.Process/Nothing", &[("content-type", "application/json")], b"{}");
     assert_eq!((lost.status, &lost.json()["code"]), (404, &json!("unimplemented")));
+}
+
+#[test]
+fn a_directory_that_cannot_be_entered_is_named() {
+    let guest = Guest::start();
+    let closed = guest.base().join("closed");
+    fs::create_dir(&closed).expect("a directory");
+    fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("permissions");
+    let run = guest.run_with("true", &json!({"process": {"cwd": closed}}), &[]);
+    let message = run.error.expect("refused")["message"].as_str().expect("a message").to_owned();
+    let expected = format!("cannot enter the working directory '{}': Permission denied", closed.display());
+    assert!(message.starts_with(&expected), "{message}");
 }

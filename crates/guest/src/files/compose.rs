@@ -9,7 +9,6 @@ use std::sync::Arc;
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use protocol::envd::{Compose, WrittenFile};
-use tokio::task::spawn_blocking;
 
 use super::metadata::Metadata;
 use super::writer::FileWriter;
@@ -17,6 +16,7 @@ use super::{resolve, user};
 use crate::http::{HttpError, Reply, json, read_json};
 use crate::state::Guest;
 use crate::users::User;
+use crate::work;
 
 pub(crate) async fn compose(guest: &Arc<Guest>, request: Request<Incoming>) -> Result<Reply, HttpError> {
     let order: Option<Compose> = read_json(request).await?;
@@ -34,7 +34,7 @@ pub(crate) async fn compose(guest: &Arc<Guest>, request: Request<Incoming>) -> R
     if sources.contains(&target) {
         return Err(HttpError::bad_request("the destination is one of the sources"));
     }
-    let joined = spawn_blocking(move || join(&sources, target, &user)).await;
+    let joined = work::start(move || join(&sources, target, &user)).await;
     let entry = joined.map_err(|_| HttpError::internal("writing was interrupted"))??;
     Ok(json(StatusCode::OK, &entry))
 }

@@ -20,13 +20,13 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 use protocol::signature::Operation;
-use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::accept::{self, Encoding};
 use super::range::{self, Selection};
 use super::{BATCH, kind, resolve, user_of};
 use crate::http::{HttpError, Query, Reply, bytes, check_files, empty};
 use crate::state::Guest;
+use crate::work;
 
 pub(crate) async fn download(guest: &Guest, request: &Request<Incoming>) -> Result<Reply, HttpError> {
     let query = Query::of(request.uri());
@@ -42,7 +42,7 @@ pub(crate) async fn download(guest: &Guest, request: &Request<Incoming>) -> Resu
     };
     let encoding = encoding.ok_or_else(no_encoding)?;
     let wanted = headers.clone();
-    let opened = spawn_blocking(move || Opened::new(path, &wanted, encoding)).await;
+    let opened = work::start(move || Opened::new(path, &wanted, encoding)).await;
     guest.tidy.later();
     opened.map_err(|_| HttpError::internal("reading was interrupted"))??.reply()
 }
@@ -166,9 +166,9 @@ fn disposition(path: &Path) -> String {
 
 /// The first piece, then the rest, always with the next piece being read while one is on its way.
 fn body(first: Bytes, rest: Reader) -> crate::http::Body {
-    type Job = JoinHandle<(Reader, io::Result<Option<Bytes>>)>;
+    type Job = work::Job<(Reader, io::Result<Option<Bytes>>)>;
     fn read(mut reader: Reader) -> Job {
-        spawn_blocking(move || {
+        work::start(move || {
             let piece = reader.next();
             (reader, piece)
         })

@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use protocol::envd::WrittenFile;
 use protocol::signature::Operation;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::sync::oneshot::error::RecvError;
 use tokio::time::timeout;
 
 use super::metadata::{self, Metadata};
@@ -28,6 +28,7 @@ use super::{BATCH, resolve, user_of};
 use crate::http::{HttpError, Query, Reply, check_files, json};
 use crate::state::Guest;
 use crate::users::User;
+use crate::work;
 
 /// A client that sends nothing for this long is gone.
 const SILENCE: Duration = Duration::from_secs(120);
@@ -56,7 +57,7 @@ async fn receive(upload: Upload, body: &mut Incoming) -> Result<Vec<WrittenFile>
     let mut upload = upload;
     loop {
         let last = batch.last;
-        let job = spawn_blocking(move || upload.take(batch));
+        let job = work::start(move || upload.take(batch));
         if last {
             return interrupted(job.await)?.and_then(Upload::finish);
         }
@@ -66,7 +67,7 @@ async fn receive(upload: Upload, body: &mut Incoming) -> Result<Vec<WrittenFile>
     }
 }
 
-fn interrupted<T>(result: Result<T, JoinError>) -> Result<T, HttpError> {
+fn interrupted<T>(result: Result<T, RecvError>) -> Result<T, HttpError> {
     result.map_err(|_| HttpError::internal("writing was interrupted"))
 }
 

@@ -13,7 +13,6 @@ use protocol::rpc::filesystem::{
     RemoveResponse, RemoveWatcherRequest, RemoveWatcherResponse, StatRequest, StatResponse, WatchDirRequest,
     WatchDirResponse,
 };
-use tokio::task::spawn_blocking;
 
 use super::tree;
 use super::watchers::{self, Wish};
@@ -22,6 +21,7 @@ use crate::paths;
 use crate::state::Guest;
 use crate::streams::{Beat, Pace};
 use crate::users::User;
+use crate::work;
 
 pub(crate) struct FilesystemService(pub(crate) Arc<Guest>);
 
@@ -168,7 +168,7 @@ fn no_watcher(id: &str) -> ConnectError {
 
 /// File work, away from the thread that serves everybody.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ConnectError> + Send + 'static,
+    task: impl FnOnce() -> Result<T, ConnectError> + Send + 'static,
 ) -> Result<T, ConnectError> {
-    spawn_blocking(work).await.map_err(|_| ConnectError::internal("the file system call was interrupted"))?
+    work::start(task).await.map_err(|_| ConnectError::internal("the file system call was interrupted"))?
 }

@@ -38,6 +38,13 @@ pub(crate) enum LaunchError {
         command: String,
         source: io::Error,
     },
+    /// The user may not enter it, or it is gone since it was looked at.
+    Directory {
+        directory: String,
+        source: io::Error,
+    },
+    /// There can be no further process in the sandbox.
+    AtLimit,
     /// The guest itself could not do its part.
     Guest(io::Error),
 }
@@ -50,6 +57,10 @@ impl std::fmt::Display for LaunchError {
             Self::NotFound(command) => write!(f, "command '{command}' was not found in PATH"),
             Self::Nul => f.write_str("the command, its arguments and variables cannot contain a NUL character"),
             Self::Command { command, source } => write!(f, "cannot start '{command}': {source}"),
+            Self::Directory { directory, source } => {
+                write!(f, "cannot enter the working directory '{directory}': {source}")
+            }
+            Self::AtLimit => f.write_str("the sandbox has reached its limit of processes"),
             Self::Guest(source) => write!(f, "cannot start a process: {source}"),
         }
     }
@@ -181,11 +192,12 @@ impl Plan {
         };
         let identity = Identity { uid: self.user.uid, gid: self.user.gid, groups: &self.user.groups };
         sys::spawn(&image, &identity, stdio).map_err(|error| match error {
+            SpawnError::Clone(source) if source.raw_os_error() == Some(libc::EAGAIN) => LaunchError::AtLimit,
             SpawnError::Clone(source) | SpawnError::Streams(source) | SpawnError::Identity(source) => {
                 LaunchError::Guest(source)
             }
             SpawnError::Directory(source) => {
-                LaunchError::Command { command: self.directory.to_string_lossy().into_owned(), source }
+                LaunchError::Directory { directory: self.directory.to_string_lossy().into_owned(), source }
             }
             SpawnError::Execute(source) => {
                 LaunchError::Command { command: self.program.to_string_lossy().into_owned(), source }

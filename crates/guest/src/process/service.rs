@@ -72,7 +72,7 @@ impl Process for ProcessService {
         // The limit of this call is the process's, not the stream's: it holds when the client has left.
         let started = self.0.processes.start(&self.0, user, request.to_owned_message(), deadline(&ctx));
         let (pid, events) = started.map_err(|error| match error {
-            LaunchError::Guest(_) => ConnectError::internal(error.to_string()),
+            LaunchError::Guest(_) | LaunchError::AtLimit => ConnectError::internal(error.to_string()),
             _ => ConnectError::invalid_argument(error.to_string()),
         })?;
         let answer = |event: ProcessEvent| StartResponse { event: event.into(), ..StartResponse::default() };

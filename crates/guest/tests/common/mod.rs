@@ -161,6 +161,13 @@ impl Guest {
         serde_json::from_slice(&response.body).expect("a list")
     }
 
+    /// Process 1 as the host numbers it.
+    pub fn host_pid(&self) -> u32 {
+        let unshare = self.child.id();
+        let children = format!("/proc/{unshare}/task/{unshare}/children");
+        eventually("process 1 started", || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok())
+    }
+
     pub fn has_exited(&mut self) -> bool {
         self.child.try_wait().expect("our child").is_some()
     }
