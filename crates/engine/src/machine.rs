@@ -61,6 +61,8 @@ pub struct Usage {
     pub disk_used: u64,
     pub disk_limit: u64,
     pub pids: u64,
+    /// Processes the kernel has killed since boot because the sandbox was out of memory.
+    pub oom_kills: u64,
 }
 
 impl Machine {
@@ -127,6 +129,7 @@ impl Machine {
                 disk_used: volume.used_bytes().map_err(EngineError::io("count the bytes of a volume"))?,
                 disk_limit: volume.limit_bytes(),
                 pids: now.pids,
+                oom_kills: inner.cgroup.oom_kills()?,
             })
         })
         .await

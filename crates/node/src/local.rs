@@ -124,6 +124,7 @@ impl Machine for LocalMachine {
             memory_limit: usage.memory_limit,
             disk_used: usage.disk_used,
             disk_limit: usage.disk_limit,
+            oom_kills: usage.oom_kills,
         })
     }
 

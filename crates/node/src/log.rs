@@ -7,6 +7,14 @@ use jiff::Timestamp;
 pub use protocol::guest::LogLevel;
 
 const MOST_ENTRIES: usize = 5000;
+/// What the entries of one sandbox may hold of the server's memory.
+const MOST_BYTES: usize = 1 << 20;
+/// Of what a guest says, each message, field name and field value is cut to this: a guest may be hostile.
+const MOST_TEXT_BYTES: usize = 4 << 10;
+const MOST_FIELDS: usize = 16;
+/// What an entry or a field takes besides its text, roughly.
+const ENTRY_BYTES: usize = 128;
+const FIELD_BYTES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -16,10 +24,19 @@ pub struct Entry {
     pub fields: BTreeMap<String, String>,
 }
 
+impl Entry {
+    fn bytes(&self) -> usize {
+        let fields = self.fields.iter().map(|(name, value)| FIELD_BYTES + name.len() + value.len());
+        ENTRY_BYTES + self.message.len() + fields.sum::<usize>()
+    }
+}
+
 /// The log of one sandbox, ordered by time.
 #[derive(Debug, Default)]
 pub struct Log {
     entries: VecDeque<Entry>,
+    /// The sum over the entries.
+    bytes: usize,
     /// Sequence number of the newest entry taken from the guest of this boot.
     seen: u64,
 }
@@ -46,21 +63,31 @@ impl Log {
             }
             self.seen = seq;
             let at = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-            self.insert(Entry { at: at.unwrap_or(Timestamp::UNIX_EPOCH), level, message, fields });
+            let fields = fields.into_iter().take(MOST_FIELDS).map(|(name, value)| (cut(name), cut(value))).collect();
+            self.insert(Entry { at: at.unwrap_or(Timestamp::UNIX_EPOCH), level, message: cut(message), fields });
         }
     }
 
     fn insert(&mut self, entry: Entry) {
         let place = self.entries.partition_point(|other| other.at <= entry.at);
+        self.bytes += entry.bytes();
         self.entries.insert(place, entry);
-        if self.entries.len() > MOST_ENTRIES {
-            self.entries.pop_front();
+        while self.entries.len() > MOST_ENTRIES || self.bytes > MOST_BYTES {
+            let Some(oldest) = self.entries.pop_front() else { return };
+            self.bytes -= oldest.bytes();
         }
     }
 
     pub fn entries(&self) -> Vec<Entry> {
         self.entries.iter().cloned().collect()
     }
+}
+
+/// Gives back the memory of what is cut off, too.
+fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MOST_TEXT_BYTES));
+    text.shrink_to_fit();
+    text
 }
 
 #[cfg(test)]
@@ -94,5 +121,28 @@ mod tests {
         log.take_from_guest((1..=6000).map(|seq| guest(seq, seq)).collect());
         assert_eq!(log.entries().len(), MOST_ENTRIES);
         assert_eq!(log.entries()[0].message, "1001");
+    }
+
+    #[test]
+    fn what_a_guest_says_is_cut() {
+        let mut log = Log::default();
+        let long = "\u{e9}".repeat(1 << 20);
+        let fields = (0..100).map(|index| (format!("{index:03}{long}"), long.clone())).collect();
+        log.take_from_guest(vec![protocol::guest::LogEntry { message: format!("a{long}"), fields, ..guest(1, 1) }]);
+        let entry = &log.entries()[0];
+        assert_eq!(entry.message.len(), MOST_TEXT_BYTES - 1, "cut between characters");
+        assert_eq!(entry.fields.len(), MOST_FIELDS);
+        assert!(entry.fields.iter().all(|(name, value)| name.len().max(value.len()) <= MOST_TEXT_BYTES));
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_the_entries_hold() {
+        let mut log = Log::default();
+        let say = |seq| protocol::guest::LogEntry { message: "x".repeat(100_000), ..guest(seq, seq) };
+        log.take_from_guest((1..=1000).map(say).collect());
+        let held: usize = log.entries().iter().map(Entry::bytes).sum();
+        assert_eq!(held, log.bytes);
+        assert!(held <= MOST_BYTES && held > MOST_BYTES / 2, "{held}");
+        assert_eq!(log.entries().last().map(|entry| entry.at.as_millisecond()), Some(1000), "the newest stay");
     }
 }

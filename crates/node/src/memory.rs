@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -92,6 +92,13 @@ impl MemoryEngine {
         lock(&self.inner).machines.get(id).is_some_and(|machine| *lock(&machine.frozen))
     }
 
+    /// Lets the kernel kill `count` processes of a machine for want of memory.
+    pub fn run_out_of_memory(&self, id: &SandboxId, count: u64) {
+        if let Some(machine) = lock(&self.inner).machines.get(id) {
+            machine.oom_kills.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
     /// Ends process 1 without anybody having asked.
     pub fn crash(&self, id: &SandboxId) {
         if let Some(machine) = lock(&self.inner).machines.get(id) {
@@ -116,6 +123,7 @@ impl Engine for MemoryEngine {
             ports: Arc::clone(&inner.ports),
             freezing: Arc::clone(&inner.freezing),
             frozen: Mutex::new(false),
+            oom_kills: AtomicU64::new(0),
             ended: CancellationToken::new(),
         });
         (self.guest)(listener, boot.guest.clone(), machine.ended.clone());
@@ -166,6 +174,7 @@ struct MemoryMachine {
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
     freezing: Arc<tokio::sync::Mutex<()>>,
     frozen: Mutex<bool>,
+    oom_kills: AtomicU64,
     ended: CancellationToken,
 }
 
@@ -226,6 +235,7 @@ impl Machine for MemoryMachine {
             memory_limit: 1 << 30,
             disk_used: 1 << 12,
             disk_limit: 1 << 33,
+            oom_kills: self.oom_kills.load(Ordering::Relaxed),
         })
     }
 

@@ -45,6 +45,8 @@ pub struct Usage {
     pub memory_limit: u64,
     pub disk_used: u64,
     pub disk_limit: u64,
+    /// Processes the kernel has killed since boot because the machine was out of memory.
+    pub oom_kills: u64,
 }
 
 /// Why the kernel's part failed.

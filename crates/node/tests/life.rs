@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use sandbar_node::lifecycle::Kept;
+use sandbar_node::log::LogLevel;
 use sandbar_node::ports::EngineError;
 use sandbar_node::{
     Closing, CreateError, Gate, NewSandbox, Node, Repeatable, Resumed, SandboxError, SandboxId, Standing,
@@ -235,6 +236,33 @@ async fn metrics_and_logs_are_collected() {
     let log = node.log(&id).await.expect("a log");
     assert!(log.iter().any(|entry| entry.message == "from the guest"));
     assert!(log.iter().any(|entry| entry.message == "sandbox started"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_killed_for_want_of_memory_are_in_the_log() {
+    let lab = Lab::new();
+    let node = lab.open().await;
+    let id = create(&node, new_sandbox()).await;
+    let reports = async || {
+        let log = node.log(&id).await.expect("a log");
+        let reports = log.into_iter().filter(|entry| entry.message.starts_with("out of memory: "));
+        reports.map(|entry| (entry.level, entry.message)).collect::<Vec<_>>()
+    };
+    let readings = async |count: usize| {
+        eventually("a reading", || node.metrics(&id, None, None).expect("it runs").len() == count).await;
+    };
+    tokio::time::sleep(2 * SECOND).await;
+    readings(1).await;
+    assert_eq!(reports().await, []);
+    lab.engine.run_out_of_memory(&id, 2);
+    tokio::time::sleep(5 * SECOND).await;
+    readings(2).await;
+    lab.engine.run_out_of_memory(&id, 1);
+    tokio::time::sleep(10 * SECOND).await;
+    readings(4).await;
+    let memory = node.get(&id).expect("it runs").record.resources.memory_mb;
+    let report = |what: &str| (LogLevel::Warn, format!("out of memory: {what} killed (limit {memory} MB)"));
+    assert_eq!(reports().await, [report("2 processes were"), report("1 process was")]);
 }
 
 #[tokio::test(start_paused = true)]

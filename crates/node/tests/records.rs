@@ -1,6 +1,8 @@
 //! What every implementation of `Records` promises, checked on each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -93,6 +95,28 @@ async fn sqlite_keeps_the_promises() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     keeps_every_field(&SqliteRecords::open(&directory.path().join("one?.sqlite")).await.expect("it opens")).await;
     remembers_creations(&SqliteRecords::open(&directory.path().join("two.sqlite")).await.expect("it opens")).await;
+}
+
+#[tokio::test]
+async fn only_the_servers_user_reads_the_records() {
+    let directory = tempfile::TempDir::new().expect("a temporary directory");
+    let modes = || {
+        let mut modes = HashMap::new();
+        for entry in fs::read_dir(directory.path()).expect("a directory") {
+            let entry = entry.expect("an entry");
+            let mode = entry.metadata().expect("metadata").permissions().mode() & 0o777;
+            modes.insert(entry.file_name().into_string().expect("text"), mode);
+        }
+        modes
+    };
+    let file = directory.path().join("node.sqlite");
+    let records = SqliteRecords::open(&file).await.expect("it opens");
+    assert!(modes().len() > 1, "the journal is beside it");
+    assert!(modes().values().all(|mode| *mode == 0o600), "{:?}", modes());
+    drop(records);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("permissions");
+    let _records = SqliteRecords::open(&file).await.expect("it opens");
+    assert!(modes().values().all(|mode| *mode == 0o600), "an older file becomes private: {:?}", modes());
 }
 
 #[tokio::test]

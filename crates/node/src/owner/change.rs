@@ -117,6 +117,7 @@ impl Owner {
             Ok(()) => {
                 self.advance(Event::PauseDone);
                 self.note(LogLevel::Info, "sandbox paused");
+                info!(sandbox = %self.record.id, ?kept, "sandbox paused");
                 self.publish();
                 Ok(())
             }
@@ -198,6 +199,7 @@ impl Owner {
             Ok(()) => {
                 self.advance(Event::Started);
                 self.note(LogLevel::Info, "sandbox resumed");
+                info!(sandbox = %self.record.id, ?kept, "sandbox resumed");
                 self.publish();
                 Ok(Resumed::FromPause)
             }

@@ -93,6 +93,8 @@ pub(crate) struct Owner {
     /// Not before this is the end of the lease tried again.
     expiry_retry: Option<Instant>,
     samples: u32,
+    /// How many the kernel had killed for want of memory at the last reading; unknown before the first one.
+    oom_kills: Option<u64>,
 }
 
 impl Owner {
@@ -113,6 +115,7 @@ impl Owner {
             lease_push: None,
             expiry_retry: None,
             samples: 0,
+            oom_kills: None,
         };
         (owner, handle)
     }
@@ -206,6 +209,7 @@ impl Owner {
         let machine = within("booting the sandbox", self.world.engine.boot(boot)).await?;
         self.notes.log().start_anew();
         self.notes.readings().start_anew();
+        self.oom_kills = Some(0);
         Ok(machine)
     }
 
@@ -227,6 +231,7 @@ impl Owner {
             Ok(usage) => {
                 let (now, cpus) = (self.world.clock.now(), self.record.resources.cpu_count);
                 self.notes.readings().record(now, cpus, usage);
+                self.report_oom_kills(usage.oom_kills);
             }
             Err(error) => debug!(sandbox = %self.record.id, error = %chain(&error), "no reading"),
         }
@@ -234,6 +239,20 @@ impl Owner {
             self.read_log().await;
         }
         self.samples = self.samples.wrapping_add(1);
+    }
+
+    /// Says that the kernel killed processes of the sandbox, which otherwise just end. Those of before a restart of
+    /// the server were reported by the server of that time.
+    fn report_oom_kills(&mut self, total: u64) {
+        let killed = total.saturating_sub(self.oom_kills.replace(total).unwrap_or(total));
+        if killed == 0 {
+            return;
+        }
+        let processes = if killed == 1 { "process was" } else { "processes were" };
+        let limit = self.record.resources.memory_mb;
+        let message = format!("out of memory: {killed} {processes} killed (limit {limit} MB)");
+        warn!(sandbox = %self.record.id, "{message}");
+        self.note(LogLevel::Warn, &message);
     }
 
     async fn read_log(&mut self) {

@@ -2,6 +2,9 @@
 //! the disk before it returns (`synchronous = FULL`).
 
 use std::error::Error;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,6 +28,8 @@ use crate::template::Template;
 /// Only another program with the file open makes this wait.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
+const PRIVATE: u32 = 0o600;
+
 /// The records of one data directory.
 #[derive(Debug)]
 pub struct SqliteRecords {
@@ -38,6 +43,7 @@ fn cannot<E: Into<Box<dyn Error + Send + Sync>>>(what: &'static str) -> impl FnO
 impl SqliteRecords {
     /// Opens the database at `file`, makes it if it is absent, and brings it to the newest form.
     pub async fn open(file: &Path) -> Result<Self, RecordsError> {
+        make_private(file).map_err(cannot("make private"))?;
         let path = file.to_owned();
         // The path is given as an option, not in the URL, where some of its characters would mean something.
         let mut options = ConnectOptions::new("sqlite::memory:");
@@ -52,7 +58,6 @@ impl SqliteRecords {
                     .filename(&path)
                     .in_memory(false)
                     .shared_cache(false)
-                    .create_if_missing(true)
                     .journal_mode(SqliteJournalMode::Wal)
                     .synchronous(SqliteSynchronous::Full)
                     .busy_timeout(BUSY_TIMEOUT)
@@ -61,6 +66,21 @@ impl SqliteRecords {
         Migrator::up(&database, None).await.map_err(cannot("migrate"))?;
         Ok(Self { database })
     }
+}
+
+/// Makes sure that only the server's user reads the tokens of sandboxes. The files that SQLite keeps beside the
+/// database take their permissions from it, and those of an earlier run may still be there.
+fn make_private(file: &Path) -> io::Result<()> {
+    File::options().append(true).create(true).mode(PRIVATE).open(file)?;
+    for suffix in ["", "-wal", "-shm"] {
+        let mut beside = file.as_os_str().to_owned();
+        beside.push(suffix);
+        match fs::set_permissions(&beside, Permissions::from_mode(PRIVATE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 #[async_trait]
