@@ -17,7 +17,9 @@ use super::failure::{At, Failure};
 use super::spec::Spec;
 
 /// Files shown as empty.
-const MASKED_FILES: [&str; 9] = [
+const MASKED_FILES: [&str; 11] = [
+    "/proc/cmdline",
+    "/proc/config.gz",
     "/proc/kcore",
     "/proc/keys",
     "/proc/key-users",
@@ -49,6 +51,8 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
     ("ptmx", "pts/ptmx"),
 ];
+/// Most terminals at a time: all sandboxes share the machine's few thousand.
+const TERMINALS: &str = "256";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 const QUIET: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
@@ -80,6 +84,8 @@ impl Tree {
     /// sees an unmasked one already.
     pub(super) fn prepare(spec: &Spec) -> Result<Self, Failure> {
         let shared_memory = spec.shared_memory_bytes.to_string();
+        // A fifth of the memory: the out-of-memory killer cannot free what lies in files, and /dev/shm may hold half already.
+        let run = (spec.shared_memory_bytes / 5 * 2).to_string();
         let devices = DEVICES
             .iter()
             .map(|name| {
@@ -98,12 +104,14 @@ impl Tree {
                 &[("mode", "755"), ("size", "1m"), ("nr_inodes", "4096")],
                 MountAttrFlags::MOUNT_ATTR_NOSUID,
             )?,
-            pts: make("devpts", &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")], {
-                MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC
-            })?,
+            pts: make(
+                "devpts",
+                &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5"), ("max", TERMINALS)],
+                MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+            )?,
             shm: make("tmpfs", &[("mode", "1777"), ("size", &shared_memory)], QUIET)?,
             mqueue: make("mqueue", &[], INERT)?,
-            run: make("tmpfs", &[("mode", "755"), ("size", &shared_memory)], QUIET)?,
+            run: make("tmpfs", &[("mode", "755"), ("size", &run)], QUIET)?,
             nothing: make("tmpfs", &[("mode", "555"), ("size", "4k")], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
             devices,
             boot_id: spec.boot_id.clone(),
