@@ -34,8 +34,9 @@ use crate::sys::namespace::{Side, clone_into_namespaces, unshare_mounts};
 /// it starts any thread.
 pub const ARGUMENT: &str = "launch";
 
-/// When the host itself runs out of memory, sandboxes go before the server does.
-const OOM_SCORE_ADJUSTMENT: &str = "200";
+/// When the host itself runs out of memory, sandboxes go before the server does; hence above zero. Only a little: the guest
+/// gives what it starts 100, so that a sandbox out of memory loses one of those and not process 1, all of itself.
+const OOM_SCORE_ADJUSTMENT: &str = "10";
 
 /// Where the time goes, in microseconds from its start; a few dozen marks a boot.
 pub(crate) struct Stopwatch {
@@ -80,12 +81,12 @@ fn launch(channel: &Channel, mut watch: Stopwatch) -> Result<(), Failure> {
         channel.receive().at("read the specification")?.ok_or(Failure::closed("read the specification"))?;
     let handover = Handover::from_descriptors(&descriptors).at("read the specification")?;
     let filter = read_filter(&handover).at("read the system-call filter")?;
-    fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT).at("offer the sandbox to the out-of-memory killer")?;
+    offer_to_out_of_memory_killer().at("offer the sandbox to the out-of-memory killer")?;
     watch.mark("launcher: specification read");
     let (outer, inner) = Channel::pair().at("make a channel to the first process")?;
     let unified = join_cgroups(&spec).at("join the cgroup")?;
     watch.mark("launcher: in the cgroup");
-    match clone_into_namespaces(unified.as_ref().map(AsFd::as_fd)).at("make the namespaces")? {
+    match clone_into_namespaces(spec.files.id_base, unified.as_ref().map(AsFd::as_fd)).at("make the namespaces")? {
         Side::Child => {
             drop(outer);
             let failure = inside::become_guest(channel, inner, &spec, &handover, &filter, watch);
@@ -99,6 +100,14 @@ fn launch(channel: &Channel, mut watch: Stopwatch) -> Result<(), Failure> {
             furnish(&outer, pid, &spec, &mut watch)?;
             channel.send(&Report::Timings(watch.marks), &[]).at("report to the server")
         }
+    }
+}
+
+fn offer_to_out_of_memory_killer() -> io::Result<()> {
+    match fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT) {
+        // A container may have been given a higher score, with no right to lower it: the sandbox is offered already.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        result => result,
     }
 }
 

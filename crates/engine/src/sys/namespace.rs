@@ -5,7 +5,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::Pid;
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::thread::{
+    CapabilitiesSecureBits, Gid, Uid, UnshareFlags, capabilities_secure_bits, set_capabilities_secure_bits,
+    set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
+};
 
 /// Which side of [`clone_into_namespaces`] is running.
 pub(crate) enum Side {
@@ -24,9 +27,34 @@ const CLONE_INTO_CGROUP: u64 = 1 << 33;
 /// The child's parent is the caller's own parent (`CLONE_PARENT`): the caller is a launcher that ends at once, and the
 /// server behind it is the one that can reap the child.
 ///
+/// The user namespace belongs to the user and group `owner`. What the kernel counts by user (inotify instances, pending signals,
+/// namespaces) it counts inside by who does it and outside by the namespace's owner, so each sandbox needs an owner of its own: with
+/// root as owner of all, one of them could use up what all share. The caller is root, and is so again afterwards; the child's
+/// ids are the owner's until it takes others.
+///
 /// Only a process with a single thread may call this: the child has a copy of the memory as it is, with every lock that
 /// another thread happens to hold.
-pub(crate) fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
+pub(crate) fn clone_into_namespaces(owner: u32, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
+    // Without NO_SETUID_FIXUP the change of ids would take the capabilities along.
+    let before = capabilities_secure_bits()?;
+    set_capabilities_secure_bits(before | CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
+    set_effective_ids(owner)?;
+    let side = clone(cgroup);
+    // In the child no id has a name yet, and the new namespace has brought secure bits of its own.
+    if !matches!(side, Ok(Side::Child)) {
+        set_effective_ids(0)?;
+        set_capabilities_secure_bits(before)?;
+    }
+    side
+}
+
+/// For a process that is root: the real ids stay root's, as a change of those would subject it to limits that root does not have.
+fn set_effective_ids(id: u32) -> io::Result<()> {
+    set_thread_res_gid(Gid::ROOT, Gid::from_raw(id), Gid::ROOT)?;
+    Ok(set_thread_res_uid(Uid::ROOT, Uid::from_raw(id), Uid::ROOT)?)
+}
+
+fn clone(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     let namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWPID

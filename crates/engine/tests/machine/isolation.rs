@@ -16,6 +16,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("processes_and_sockets_of_the_host_are_out_of_reach", processes_and_sockets_of_the_host_are_out_of_reach),
     ("sandboxes_have_ids_of_their_own", sandboxes_have_ids_of_their_own),
     ("a_memory_bomb_hurts_only_itself", a_memory_bomb_hurts_only_itself),
+    ("process_1_is_not_the_first_to_go", process_1_is_not_the_first_to_go),
+    ("files_in_memory_are_bounded", files_in_memory_are_bounded),
+    ("watchers_of_one_sandbox_leave_others_theirs", watchers_of_one_sandbox_leave_others_theirs),
     ("a_fork_bomb_hurts_only_itself", a_fork_bomb_hurts_only_itself),
     ("a_full_disk_hurts_only_itself", a_full_disk_hurts_only_itself),
     ("layers_and_volumes_are_closed_to_host_users", layers_and_volumes_are_closed_to_host_users),
@@ -80,6 +83,8 @@ fn namespaces_and_mounts_are_refused() {
     sandbox.fail("mount -t proc proc /mnt || mount --bind / /mnt || mount -o remount,rw /proc/sys || umount /proc/sys");
     sandbox.fail("nsenter -t 1 -m true");
     refused(&sandbox, "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'");
+    // By its old name, SOCK_PACKET.
+    sandbox.fail("python3 -c 'import socket; socket.socket(socket.AF_INET, 10, 0x300)'");
     // Raising what may be raised changes nothing.
     assert_eq!(sandbox.succeed("grep -h -E 'CapBnd|CapPrm|CapAmb|Seccomp:' /proc/1/status"), {
         "CapPrm:\t00000000a80425fb\nCapBnd:\t00000000a80425fb\nCapAmb:\t0000000000000000\nSeccomp:\t2"
@@ -126,7 +131,8 @@ fn secrets_of_the_host_are_out_of_sight() {
 
 fn kernel_files_are_masked() {
     let sandbox = Sandbox::new();
-    for path in ["/proc/kcore", "/proc/kallsyms", "/proc/keys", "/proc/timer_list"] {
+    for path in ["/proc/kcore", "/proc/kallsyms", "/proc/keys", "/proc/timer_list", "/proc/cmdline", "/proc/config.gz"]
+    {
         assert_eq!(sandbox.succeed(&format!("head -c 100 {path} 2>/dev/null | wc -c")), "0", "{path}");
     }
     for directory in ["/sys/firmware", "/sys/kernel/debug", "/sys/kernel/security", "/sys/fs/bpf"] {
@@ -209,6 +215,52 @@ fn a_memory_bomb_hurts_only_itself() {
     sandbox.fail("head -c 1G /dev/zero > /dev/shm/big");
     sandbox.succeed("rm -f /dev/shm/big; echo fine");
     assert_eq!(neighbour.succeed("echo fine"), "fine");
+}
+
+fn process_1_is_not_the_first_to_go() {
+    let sandbox = Sandbox::with(|boot| boot.limits.memory_mb = 256);
+    // Below what the guest gives to the processes it starts, above what the server has.
+    assert_eq!(sandbox.succeed("cat /proc/1/oom_score_adj"), "10");
+    let greedy = "import time; x = bytearray(b'x') * (40 << 20); time.sleep(1000)";
+    // More than there is room for; each is offered first, as the guest does it.
+    let ended = sandbox.succeed(&format!(
+        "for i in $(seq 10); do (echo 100 > /proc/self/oom_score_adj && exec python3 -c \"{greedy}\") >/dev/null 2>&1 & done
+         wait -n; echo $?"
+    ));
+    assert!(ended.ends_with("137"), "killed for want of memory: {ended}");
+    assert_eq!(sandbox.succeed("pkill -9 python3; echo fine"), "fine");
+}
+
+fn files_in_memory_are_bounded() {
+    let sandbox = Sandbox::with(|boot| boot.limits.memory_mb = 256);
+    let size = |path: &str| {
+        sandbox.succeed(&format!("df --output=size -B1 {path} | tail -1")).trim().parse::<u64>().unwrap() >> 20
+    };
+    assert_eq!(size("/run"), 51, "a fifth");
+    assert_eq!(size("/dev/shm"), 128, "half");
+    assert_eq!(sandbox.succeed("grep -o ' /dev/pts .*max=[0-9]*' /proc/mounts | grep -o 'max=.*'"), "max=256");
+}
+
+/// Opens inotify instances until that fails or `most` are open, tells how many, and holds them until it is killed.
+fn watchers(most: u32) -> String {
+    let script = format!(
+        "import ctypes, time
+libc = ctypes.CDLL(None)
+count = 0
+while count < {most} and libc.inotify_init1(0) >= 0: count += 1
+print(count, flush=True)
+time.sleep(1000)"
+    );
+    format!("exec 3< <(exec python3 -c '{script}' 2>/dev/null); read -u 3 count; echo $count")
+}
+
+fn watchers_of_one_sandbox_leave_others_theirs() {
+    let (sandbox, neighbour) = (Sandbox::new(), Sandbox::new());
+    let limit: u32 = fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap().trim().parse().unwrap();
+    let opened: u32 = sandbox.succeed(&watchers(1 << 16)).parse().unwrap();
+    assert!(opened > 0 && opened <= limit, "{opened} of {limit}");
+    assert_eq!(sandbox.succeed(&watchers(1)), "0", "control: it has no more");
+    assert_eq!(neighbour.succeed(&watchers(limit)), limit.to_string());
 }
 
 fn a_fork_bomb_hurts_only_itself() {
