@@ -28,6 +28,9 @@ use crate::routing::{Plane, plane};
 
 /// SDKs keep idle connections for 300 s, and real edges for 600 s; ours end last.
 const IDLE_PATIENCE: Duration = Duration::from_secs(900);
+/// From the first byte of a connection to its first whole request: a head that is never finished holds a buffer.
+/// Later heads count as idleness, which hyper does not tell apart.
+const FIRST_HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// Between the wish to stop and the end of what is still being answered.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Lets large transfers move in large pieces.
@@ -79,14 +82,31 @@ async fn serve_connection(stream: TcpStream, app: Arc<App>, stop: CancellationTo
         Ok(socket) => socket,
         Err(error) => return debug!(%error, "the client is gone already"),
     };
+    // A connection that says nothing costs no more than its socket.
+    let mut first = [0];
+    let spoken = tokio::time::timeout(IDLE_PATIENCE, stream.peek(&mut first));
+    let Some(Ok(Ok(1))) = stop.run_until_cancelled(spoken).await else {
+        return debug!("a connection ended before it was used");
+    };
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE).max_buf_size(BUFFER_BYTES);
     builder.http2().timer(TokioTimer::new()).adaptive_window(true);
-    let service = service_fn(move |request| answer(Arc::clone(&app), request));
+    let asked = CancellationToken::new();
+    let asking = asked.clone();
+    let service = service_fn(move |request| {
+        asking.cancel();
+        answer(Arc::clone(&app), request)
+    });
+    let unasked = async {
+        if tokio::time::timeout(FIRST_HEAD_PATIENCE, asked.cancelled()).await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
+        () = unasked => return debug!("cut a connection that did not finish its first head"),
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             match tokio::time::timeout(STOP_PATIENCE, connection).await {

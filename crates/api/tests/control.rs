@@ -2,10 +2,14 @@
 
 mod support;
 
+use std::time::Duration;
+
 use node::SandboxesConfig;
 use node::ports::EngineError;
 use serde_json::{Value, json};
 use support::{KEY, Server, eventually, text};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// Checks one call: its status, and that its body has at least these fields.
 async fn check(server: &Server, line: &str, body: &str, status: u16, expected: Value) {
@@ -408,7 +412,7 @@ async fn metrics_and_logs() {
 async fn bodies_may_be_chunked() {
     use http_body_util::BodyExt;
     let server = Server::start().await;
-    let stream = tokio::net::TcpStream::connect(server.address).await.expect("the server listens");
+    let stream = TcpStream::connect(server.address).await.expect("the server listens");
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.expect("HTTP");
     tokio::spawn(connection);
@@ -422,4 +426,25 @@ async fn bodies_may_be_chunked() {
         .body(http_body_util::StreamBody::new(frames).boxed())
         .expect("a request");
     assert_eq!(sender.send_request(request).await.expect("an answer").status(), 201);
+}
+
+/// How long the server keeps a connection on which just `sent` arrives.
+async fn kept(server: &Server, sent: &[u8]) -> Duration {
+    let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
+    stream.write_all(sent).await.expect("written");
+    let start = tokio::time::Instant::now();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.expect("the end");
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_is_never_finished_is_cut_long_before_an_idle_connection() {
+    let server = Server::start().await;
+    let head = kept(&server, b"GET /health HTTP/1.1\r\nx-long: ").await;
+    assert!((25..60).contains(&head.as_secs()), "{head:?}");
+    let answered = kept(&server, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(answered.as_secs() >= 600, "{answered:?}");
+    let silent = kept(&server, b"").await;
+    assert!(silent.as_secs() >= 600, "{silent:?}");
 }

@@ -8,7 +8,6 @@ use node::template::TemplateError;
 use node::{CreateError, InvalidSandboxId, SandboxError};
 use protocol::headers::SHOULD_RETRY;
 use protocol::rest::ErrorBody;
-use tracing::error;
 
 use crate::body::{self, Body};
 
@@ -17,11 +16,13 @@ pub(super) struct Failure {
     status: StatusCode,
     message: String,
     error_code: Option<&'static str>,
+    /// For the operator, when the fault is ours; the caller is told the message only.
+    causes: Option<String>,
 }
 
 impl Failure {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), error_code: None }
+        Self { status, message: message.into(), error_code: None, causes: None }
     }
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
@@ -32,8 +33,12 @@ impl Failure {
         Self { error_code: Some(error_code), ..self }
     }
 
+    pub(super) fn causes(&self) -> Option<&str> {
+        self.causes.as_deref()
+    }
+
     pub(super) fn answer(self) -> Response<Body> {
-        let Self { status, message, error_code } = self;
+        let Self { status, message, error_code, causes: _ } = self;
         let error_code = error_code.map(str::to_owned);
         let mut response = body::json(status, &ErrorBody { code: status.as_u16(), message, error_code });
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
@@ -77,8 +82,8 @@ impl From<SandboxError> for Failure {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
             }
             SandboxError::Engine(EngineError::Failed { .. }) | SandboxError::Records(_) => {
-                error!(error = with_causes(&error), "a call failed");
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+                let failure = Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+                Self { causes: Some(with_causes(&error)), ..failure }
             }
         }
     }
@@ -98,7 +103,6 @@ impl From<CreateError> for Failure {
     }
 }
 
-/// For the operator; the caller is told the first line only.
 fn with_causes(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |cause| (**cause).source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

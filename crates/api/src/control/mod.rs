@@ -23,6 +23,7 @@ use http::{Method, Request, Response, StatusCode};
 use node::SandboxId;
 use protocol::headers::API_KEY;
 use subtle::ConstantTimeEq;
+use tracing::error;
 
 use crate::body::{self, Body};
 use crate::content::Content;
@@ -41,7 +42,14 @@ enum Generation {
 
 /// Answers a call of the control plane.
 pub(crate) async fn serve(app: &Arc<App>, request: Request<Content>) -> Response<Body> {
-    dispatch(app, request).await.unwrap_or_else(Failure::answer)
+    // The path names the sandbox, if there is one.
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    dispatch(app, request).await.unwrap_or_else(|failure| {
+        if let Some(causes) = failure.causes() {
+            error!(call = %format_args!("{method} {}", uri.path()), error = causes, "a call failed");
+        }
+        failure.answer()
+    })
 }
 
 async fn dispatch(app: &Arc<App>, request: Request<Content>) -> Answer {
