@@ -22,7 +22,7 @@ struct Ring {
 
 impl Log {
     pub(crate) fn add<const N: usize>(&self, level: LogLevel, message: &str, fields: [(&str, String); N]) {
-        let fields: BTreeMap<_, _> = fields.map(|(key, value)| (key.to_owned(), cut(value))).into();
+        let fields: BTreeMap<_, _> = fields.map(|(key, value)| (key.to_owned(), cut(&value))).into();
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if ring.entries.len() == KEPT {
             ring.entries.pop_front();
@@ -44,13 +44,13 @@ pub(crate) fn unix_ms() -> u64 {
 }
 
 /// Control characters go, too: in JSON each would be six, and the host takes no more than a megabyte.
-fn cut(text: String) -> String {
-    let mut text = text.replace(char::is_control, "?");
-    if text.len() > LONGEST_FIELD {
-        text.truncate(text.floor_char_boundary(LONGEST_FIELD));
-        text.push('…');
+fn cut(text: &str) -> String {
+    let start = &text[..text.floor_char_boundary(LONGEST_FIELD)];
+    let mut kept = start.replace(char::is_control, "?");
+    if start.len() < text.len() {
+        kept.push('…');
     }
-    text
+    kept
 }
 
 #[cfg(test)]

@@ -128,14 +128,14 @@ fn the_stream_lasts_until_every_writer_is_gone() {
     let guest = Guest::start();
     let fifo = guest.base().join("go");
     let command = format!("mkfifo -m 666 {0}; (read x < {0}; echo late) & echo early", fifo.display());
-    std::fs::set_permissions(guest.base(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("permissions");
+    fs::set_permissions(guest.base(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("permissions");
     let (pid, mut stream) = guest.start_process(&command, &json!({}), &[]);
     stream.until("early");
     // The direct child ends, its child writes later.
     eventually("the shell is gone", || {
         guest.run(&format!("kill -0 {pid} || echo gone")).out().contains("gone").then_some(())
     });
-    std::fs::write(&fifo, "x\n").expect("written");
+    fs::write(&fifo, "x\n").expect("written");
     let run = stream.finish();
     assert_eq!((run.out().as_str(), &run.end()["status"]), ("late\n", &json!("exit status 0")));
 }
@@ -315,7 +315,7 @@ fn a_slow_listener_slows_the_process_instead_of_filling_memory() {
     let counter = guest.home().join("count");
     let command = format!("for i in $(seq 1000); do head -c 32768 /dev/zero; echo $i > {}; done", counter.display());
     let (_, stream) = guest.start_process(&command, &json!({}), &[]);
-    let count = || std::fs::read_to_string(&counter).ok().and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0);
+    let count = || fs::read_to_string(&counter).ok().and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0);
     // It stops for want of a reader: the count no longer grows.
     let mut last = (0, Instant::now());
     let stopped = eventually("the process stops", || {
