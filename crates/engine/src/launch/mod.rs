@@ -23,7 +23,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::exit;
 use std::time::Instant;
 
-use rustix::process::Pid;
+use rustix::fs::Mode;
+use rustix::process::{Pid, umask};
 
 use self::failure::{At, Failure};
 use self::spec::{Channel, Handover, Report, Spec, lift};
@@ -58,6 +59,8 @@ impl Stopwatch {
 /// Acts as launcher: reads the specification from standard input, boots the sandbox, ends.
 pub fn main() -> ! {
     let watch = Stopwatch::start();
+    // Whoever started the server may be strict about files; the roots of sandboxes get the modes they are given.
+    umask(Mode::empty());
     let channel = match lift(rustix::stdio::stdin()) {
         Ok(descriptor) => Channel::from(descriptor),
         Err(_) => exit(2),
