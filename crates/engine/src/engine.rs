@@ -46,6 +46,8 @@ impl Drop for Shared {
     }
 }
 
+/// Shorter than the time between two creates of a caller who uses what it creates.
+const REFILL_DELAY: Duration = Duration::from_millis(15);
 /// How often the host's free space is looked at: others write to it too.
 const GUARD_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -101,9 +103,7 @@ impl Engine {
     pub async fn boot(&self, boot: Boot) -> Result<Machine, EngineError> {
         let (shared, internet) = (self.0.clone(), boot.internet);
         let started = blocking(move || shared.workshop.start(boot)).await?;
-        let shared = self.0.clone();
-        // For the next boot; a matter of a millisecond that this one need not wait for.
-        drop(tokio::task::spawn_blocking(move || shared.workshop.launchers.refill()));
+        tokio::spawn(refill_soon(Arc::downgrade(&self.0)));
         self.machine(started, internet)
     }
 
@@ -158,6 +158,15 @@ impl Engine {
     /// Bytes that all sandboxes together can still write.
     pub fn pool_free_bytes(&self) -> io::Result<u64> {
         self.0.workshop.pool.free_bytes()
+    }
+}
+
+/// Makes a launcher ready for the next boot, when this one has had the processors for the guest's start and, usually, its
+/// first command.
+async fn refill_soon(engine: Weak<Shared>) {
+    tokio::time::sleep(REFILL_DELAY).await;
+    if let Some(shared) = engine.upgrade() {
+        drop(tokio::task::spawn_blocking(move || shared.workshop.launchers.refill()));
     }
 }
 
