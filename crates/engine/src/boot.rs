@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -25,6 +26,7 @@ use crate::launch::Stopwatch;
 use crate::launch::spec::{Channel, Files, Overlay, Report, Spec};
 use crate::launcher::Launchers;
 use crate::machine::remove_socket;
+use crate::net::{Egress, EgressConfig};
 use crate::pool::{Pool, Volume};
 use crate::seccomp;
 use crate::{Boot, EngineConfig, Instance, Limits, net, rootfs::Template};
@@ -86,9 +88,24 @@ impl Record {
 /// A sandbox whose process 1 has been executed. Dropped, it is ended again: whoever asked for the boot went away.
 pub(crate) struct Started {
     pub(crate) instance: Instance,
-    pub(crate) network: OwnedFd,
+    pub(crate) network: Network,
     pub(crate) volume: Volume,
     pub(crate) scaffold: Scaffold,
+}
+
+/// The network namespace of a sandbox, and its way out if it has one.
+pub(crate) struct Network {
+    pub(crate) namespace: OwnedFd,
+    pub(crate) egress: Option<Egress>,
+}
+
+impl Network {
+    /// Of the sandbox whose process 1 is `pid`, connected as `egress` says. Blocks; must be called inside a runtime.
+    pub(crate) fn connect(pid: u32, egress: Option<&Arc<EgressConfig>>) -> io::Result<Self> {
+        let namespace = OwnedFd::from(File::open(format!("/proc/{pid}/ns/net"))?);
+        let egress = egress.map(|config| Egress::attach(namespace.as_fd(), Arc::clone(config))).transpose()?;
+        Ok(Self { namespace, egress })
+    }
 }
 
 /// What a boot makes outside the volume; taken down on drop unless [`Scaffold::keep`] is called.
@@ -168,7 +185,7 @@ impl Workshop {
         self.runtime.join(format!("{name}.sock"))
     }
 
-    pub(crate) fn start(&self, boot: Boot) -> Result<Started, EngineError> {
+    pub(crate) fn start(&self, boot: Boot, egress: &Arc<EgressConfig>) -> Result<Started, EngineError> {
         let Boot { name, template, limits, internet, boot_id, hostname, guest_config } = boot;
         check_name(&name)?;
         if !template.is_sound() {
@@ -200,7 +217,8 @@ impl Workshop {
         };
         let mut scaffold = Scaffold { name, cgroup, socket, ids: Some(ids), process: None, group: None, kept: false };
         let config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
-        let (instance, network) = self.launch(&mut scaffold, &spec, &config, &mut watch)?;
+        let egress = internet.then_some(egress);
+        let (instance, network) = self.launch(&mut scaffold, &spec, &config, egress, &mut watch)?;
         debug!(sandbox = scaffold.name, marks = ?watch.marks, "boot, seen by the server");
         volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", scaffold.name)))?;
         Ok(Started { instance, network, volume, scaffold })
@@ -211,8 +229,9 @@ impl Workshop {
         scaffold: &mut Scaffold,
         spec: &Spec,
         config: &OwnedFd,
+        egress: Option<&Arc<EgressConfig>>,
         watch: &mut Stopwatch,
-    ) -> Result<(Instance, OwnedFd), EngineError> {
+    ) -> Result<(Instance, Network), EngineError> {
         let name = scaffold.name.clone();
         let failed = |step: &str| {
             let (name, step) = (name.clone(), step.to_owned());
@@ -224,7 +243,14 @@ impl Workshop {
         watch.mark("launcher there");
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd(), self.filter.as_fd()];
         launcher.channel.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
-        let pid = follow(&launcher.channel, scaffold)?;
+        let mut network = None;
+        // While the launcher goes on: the namespace is there, and connecting it takes a millisecond.
+        let pid = follow(&launcher.channel, scaffold, |pid| {
+            let connected = Network::connect(pid.as_raw_nonzero().get().cast_unsigned(), egress);
+            network = Some(connected.map_err(failed("connect the sandbox to the network"))?);
+            Ok(())
+        })?;
+        let network = network.expect("a first process was made, and so connected");
         watch.mark("guest executed");
         drop(launcher);
         let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
@@ -233,13 +259,18 @@ impl Workshop {
         }
         let pid = pid.as_raw_nonzero().get().cast_unsigned();
         let start_time = start_time_of(pid).map_err(failed("identify process 1"))?;
-        let network = File::open(format!("/proc/{pid}/ns/net")).map_err(failed("open the network of the sandbox"))?;
-        Ok((Instance { pid, start_time }, network.into()))
+        Ok((Instance { pid, start_time }, network))
     }
 }
 
 /// Reads reports until the channel closes, which the exec of the guest does; gives process 1.
-fn follow(channel: &Channel, scaffold: &mut Scaffold) -> Result<Pid, EngineError> {
+///
+/// `made` is called as soon as process 1 exists, which then still has its way to the guest before it.
+fn follow(
+    channel: &Channel,
+    scaffold: &mut Scaffold,
+    mut made: impl FnMut(Pid) -> Result<(), EngineError>,
+) -> Result<Pid, EngineError> {
     let name = scaffold.name.clone();
     let failed = |step: &str, source| EngineError::Launch { name: name.clone(), step: step.to_owned(), source };
     set_socket_timeout(channel, Timeout::Recv, Some(BOOT_LIMIT))
@@ -256,6 +287,7 @@ fn follow(channel: &Channel, scaffold: &mut Scaffold) -> Result<Pid, EngineError
                 // Our child and not reaped: the number cannot mean another.
                 let opened = process.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose();
                 scaffold.process = opened.map_err(|error| failed("open process 1", error.into()))?;
+                process.map_or(Ok(()), &mut made)?;
             }
             Some((Report::Executing, _)) => executing = true,
             Some((Report::Timings(marks), _)) => debug!(sandbox = scaffold.name, ?marks, "boot"),

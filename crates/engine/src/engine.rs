@@ -13,13 +13,13 @@ use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid
 use tokio::task::AbortHandle;
 use tracing::warn;
 
-use crate::boot::{Record, Scaffold, Started, Workshop, check_name, start_time_of};
+use crate::boot::{Network, Record, Scaffold, Started, Workshop, check_name, start_time_of};
 use crate::cgroup::Hierarchy;
 use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 use crate::ids::Ranges;
 use crate::machine::{Inner, Machine, remove_socket};
-use crate::net::{Egress, EgressConfig};
+use crate::net::EgressConfig;
 use crate::pool::Pool;
 use crate::rootfs::{BaseTemplate, Template};
 use crate::sys::process::watch_process;
@@ -101,26 +101,22 @@ impl Engine {
     ///
     /// When it fails, or its future is dropped, nothing is left but those files.
     pub async fn boot(&self, boot: Boot) -> Result<Machine, EngineError> {
-        let (shared, internet) = (self.0.clone(), boot.internet);
-        let started = blocking(move || shared.workshop.start(boot)).await?;
+        let shared = self.0.clone();
+        let started = blocking(move || shared.workshop.start(boot, &shared.egress)).await?;
         tokio::spawn(refill_soon(Arc::downgrade(&self.0)));
-        self.machine(started, internet)
+        self.machine(started)
     }
 
     /// The machine that an earlier server booted as `name`, if it is still alive. Frozen stays frozen.
     pub async fn adopt(&self, name: &str, instance: Instance, internet: bool) -> Result<Option<Machine>, EngineError> {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());
-        let found = blocking(move || shared.find(name, instance)).await?;
-        found.map(|started| self.machine(started, internet)).transpose()
+        let found = blocking(move || shared.find(name, instance, internet)).await?;
+        found.map(|started| self.machine(started)).transpose()
     }
 
-    fn machine(&self, started: Started, internet: bool) -> Result<Machine, EngineError> {
-        let Started { instance, network, volume, mut scaffold } = started;
-        let egress = internet
-            .then(|| Egress::attach(network.as_fd(), self.0.egress.clone()))
-            .transpose()
-            .map_err(EngineError::io("connect the sandbox to the network"))?;
+    fn machine(&self, started: Started) -> Result<Machine, EngineError> {
+        let Started { instance, network: Network { namespace: network, egress }, volume, mut scaffold } = started;
         let process = watch_process(scaffold.process.take().expect("a started sandbox has a process 1"));
         let process = process.map_err(EngineError::io("watch process 1"))?;
         scaffold.keep();
@@ -183,7 +179,7 @@ async fn guard_space(engine: Weak<Shared>) {
 }
 
 impl Shared {
-    fn find(&self, name: String, instance: Instance) -> Result<Option<Started>, EngineError> {
+    fn find(&self, name: String, instance: Instance, internet: bool) -> Result<Option<Started>, EngineError> {
         let Some(cgroup) = self.workshop.hierarchy.open_existing(&name) else { return Ok(None) };
         let Some(process) = open_process(instance.pid) else { return Ok(None) };
         // Checked after the descriptor is had: from here on it cannot become another's.
@@ -191,9 +187,8 @@ impl Shared {
         if !same || !cgroup.pids()?.contains(&instance.pid) || has_ended(&process) {
             return Ok(None);
         }
-        let network = fs::File::open(format!("/proc/{pid}/ns/net", pid = instance.pid))
-            .map_err(EngineError::io("open the network of the sandbox"))?
-            .into();
+        let network = Network::connect(instance.pid, internet.then_some(&self.egress))
+            .map_err(EngineError::io("connect the sandbox to the network"))?;
         let pool = &self.workshop.pool;
         let Some(Record { limit_bytes, .. }) = Record::read(&pool.path_of(&name)) else { return Ok(None) };
         let volume = pool.volume(&name, limit_bytes)?;
