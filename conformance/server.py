@@ -50,7 +50,8 @@ class OwnServer:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("E2B_", "SANDBAR_"))}
         self._errors = open(self.log, "wb")
         self._process = subprocess.Popen(
-            [*command, *self._options],
+            # Also when this program is killed: the server ends, and with it its sandboxes.
+            ["setpriv", "--pdeathsig", "TERM", *command, *self._options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
