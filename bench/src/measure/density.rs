@@ -14,25 +14,14 @@ use crate::stats::{Samples, millis};
 /// Time for freed and lazily counted memory to settle before it is read.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Times the measurement is repeated when others moved the machine's memory meanwhile.
-const ATTEMPTS: usize = 3;
+/// What the kernel keeps for sandboxes: structures, stacks, page tables, and counters for each processor.
+const KERNEL: [&str; 4] = ["Slab:", "KernelStack:", "PageTables:", "Percpu:"];
 
 pub(crate) fn density(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     // One made and killed first: what the first sandbox brings into memory for all others is not the price of one more.
     Sandbox::create(server, server.connect()?)?.kill()?;
-    let mut rows = attempt(server, plan)?;
-    for _ in 1..ATTEMPTS {
-        if rows.iter().all(Row::measured) {
-            break;
-        }
-        rows = attempt(server, plan)?;
-    }
-    Ok(rows)
-}
-
-fn attempt(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     std::thread::sleep(SETTLE);
-    let available = available_memory()?;
+    let (available, kernel) = machine_memory()?;
     let server_before = proportional_memory(server.pid())?;
     let before = processes()?;
 
@@ -50,11 +39,10 @@ fn attempt(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
         sandbox.health()?;
     }
     std::thread::sleep(SETTLE);
-    let lost = available as f64 - available_memory()? as f64;
+    let (available_after, kernel_after) = machine_memory()?;
     let grown = proportional_memory(server.pid())?.saturating_sub(server_before);
     let new: Vec<u32> = processes()?.difference(&before).copied().collect();
     let young: u64 = new.iter().filter_map(|&pid| proportional_memory(pid).ok()).sum();
-    let own: u64 = new.iter().filter_map(|&pid| own_memory(pid).ok()).sum();
 
     let ending = Instant::now();
     let count = sandboxes.len();
@@ -64,23 +52,22 @@ fn attempt(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let ended = ending.elapsed();
 
     let each = |bytes: f64| bytes / count as f64 / (1024.0 * 1024.0);
-    let (by_machine, by_processes) = (each(lost), each((young + grown) as f64));
-    // Pages of their own are a part of what the machine gave (shared ones, as of the guest's image, were there before): a
-    // smaller whole means that others gave memory back meanwhile.
-    let value = if by_machine < each(own as f64) { f64::NAN } else { by_machine };
+    let in_processes = each((young + grown) as f64);
+    let in_kernel = each(kernel_after as f64 - kernel as f64);
+    let lost = each(available as f64 - available_after as f64);
     Ok(vec![
         Row {
             name: "memory per idle sandbox",
-            figure: format!("{by_machine:.2} MiB"),
-            baseline: format!("{by_processes:.2} MiB in processes"),
-            value,
+            figure: format!("{in_processes:.2} MiB in processes, {in_kernel:.2} MiB in the kernel"),
+            baseline: format!("{lost:.2} MiB less available"),
+            value: in_processes + in_kernel,
             unit: "MiB",
             target: Some(Target::AtMost { limit: 3.0, sane: 30.0 }),
             method: format!(
-                "{count} sandboxes, idle after one `/health` each. `MemAvailable` before and after, divided: all that the \
-                 machine gives, kernel structures included. Beside it the sum of the proportional set size (PSS) of all \
-                 processes that are new since, plus the growth of the server's. A whole smaller than the new \
-                 processes' anonymous pages was disturbed by others and is not counted."
+                "{count} sandboxes, idle after one `/health` each. The sum of the proportional set size (PSS) of all \
+                 processes that are new since, plus the growth of the server's, plus the growth of the kernel's own \
+                 memory (slabs, stacks, page tables, per-processor data), divided. Beside it by how much less \
+                 `MemAvailable` is, which also moves with everything else on the machine."
             ),
         },
         Row {
@@ -102,21 +89,18 @@ fn attempt(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-fn available_memory() -> anyhow::Result<u64> {
+/// What is available on the machine, and what its kernel holds for itself.
+fn machine_memory() -> anyhow::Result<(u64, u64)> {
     let text = fs::read_to_string("/proc/meminfo")?;
-    field(&text, "MemAvailable:").context("no MemAvailable in /proc/meminfo")
+    let of = |name| field(&text, name).with_context(|| format!("no {name} in /proc/meminfo"));
+    let kernel = KERNEL.iter().map(|&name| of(name)).sum::<anyhow::Result<u64>>()?;
+    Ok((of("MemAvailable:")?, kernel))
 }
 
 /// A process's share of the memory it maps.
 fn proportional_memory(pid: u32) -> anyhow::Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     field(&text, "Pss:").context("no Pss in smaps_rollup")
-}
-
-/// A process's pages that belong to no file or shared memory.
-fn own_memory(pid: u32) -> anyhow::Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    field(&text, "Pss_Anon:").context("no Pss_Anon in smaps_rollup")
 }
 
 /// The bytes of a line `NAME  N kB`.
