@@ -1,0 +1,39 @@
+//! The E2B client for Rust. It drives sandboxes on E2B's cloud, on a self-hosted E2B and on Sandbar's own server alike.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use sandbar_sdk::Client;
+//!
+//! let client = Client::from_env()?; // E2B_API_KEY, and E2B_API_URL for a server of your own
+//! let sandbox = client.create("base").await?;
+//! println!("{}", sandbox.id());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every call has a deadline ([`Client::within`], [`Sandbox::within`] change it), every stream is watched, and every
+//! error says what was attempted, on which sandbox, and what can be done about it. Dropping a future gives up waiting;
+//! what that means for the server is said at each call that changes something.
+
+mod client;
+mod config;
+mod control;
+mod envd;
+mod error;
+mod id;
+mod sandbox;
+mod secret;
+mod transport;
+
+pub use client::{Client, ClientBuilder};
+pub use config::ConfigError;
+pub use control::{Connect, Create, CreateError, SandboxError};
+pub use error::CallError;
+pub use id::{InvalidSandboxId, SandboxId};
+pub use sandbox::Sandbox;
+pub use secret::Secret;
+
+/// The protocol's own objects, as servers send them.
+pub mod model {
+    pub use protocol::rest::*;
+}

@@ -1,0 +1,115 @@
+//! One sandbox: the handle that commands, terminals and files hang on.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::rest;
+
+use crate::client::Client;
+use crate::envd::Envd;
+use crate::error::CallError;
+use crate::id::SandboxId;
+use crate::secret::Secret;
+
+/// A sandbox that was created or connected to. Cheap to clone. Dropping it leaves the sandbox as it is.
+#[derive(Clone)]
+pub struct Sandbox {
+    client: Client,
+    parts: Arc<Parts>,
+}
+
+struct Parts {
+    id: SandboxId,
+    template: String,
+    domain: Option<String>,
+    token: Option<Secret>,
+    traffic_token: Option<Secret>,
+    envd_version: String,
+    envd: Envd,
+}
+
+impl Sandbox {
+    pub(crate) fn new(client: &Client, made: rest::Sandbox) -> Result<Self, CallError> {
+        let rest::Sandbox {
+            template_id,
+            sandbox_id,
+            client_id: _,
+            envd_version,
+            alias: _,
+            envd_access_token,
+            traffic_access_token,
+            domain,
+        } = made;
+        let misunderstood = |detail: String| CallError::Protocol { call: "take in a sandbox".into(), detail };
+        let id: SandboxId = sandbox_id.parse().map_err(|error| misunderstood(format!("{error}")))?;
+        let domain = domain.filter(|domain| !domain.is_empty());
+        let token = envd_access_token.filter(|token| !token.is_empty()).map(Secret::from);
+        let url = client.shared().endpoints.envd_url(&id, domain.as_deref());
+        let url = url.map_err(|error| misunderstood(error.to_string()))?;
+        let envd = Envd::new(url, &id, token.as_ref())
+            .ok_or_else(|| misunderstood("the access token cannot be sent in a header".into()))?;
+        let traffic_token = traffic_access_token.map(Secret::from);
+        let parts = Parts { id, template: template_id, domain, token, traffic_token, envd_version, envd };
+        Ok(Self { client: client.clone(), parts: Arc::new(parts) })
+    }
+
+    pub fn id(&self) -> &SandboxId {
+        &self.parts.id
+    }
+
+    /// The id of the template it was made from.
+    pub fn template(&self) -> &str {
+        &self.parts.template
+    }
+
+    /// The version its daemon reports.
+    pub fn envd_version(&self) -> &str {
+        &self.parts.envd_version
+    }
+
+    /// The client it came from.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Opens its daemon and files; [`None`] for an unsecured one.
+    pub fn access_token(&self) -> Option<&Secret> {
+        self.parts.token.as_ref()
+    }
+
+    /// To be sent as `e2b-traffic-access-token` to its ports, when its traffic is private.
+    pub fn traffic_token(&self) -> Option<&Secret> {
+        self.parts.traffic_token.as_ref()
+    }
+
+    /// The public host of one of its ports, to be put after `https://` (or `http://` on a local server).
+    pub fn host(&self, port: u16) -> String {
+        self.client.shared().endpoints.host(&self.parts.id, self.parts.domain.as_deref(), port)
+    }
+
+    /// The same sandbox, waiting for answers as long as `deadline`.
+    #[must_use]
+    pub fn within(&self, deadline: Duration) -> Self {
+        Self { client: self.client.within(deadline), parts: Arc::clone(&self.parts) }
+    }
+
+    /// Ends it and deletes its files. False when it was gone already.
+    ///
+    /// # Errors
+    /// What may happen to any call.
+    pub async fn kill(&self) -> Result<bool, CallError> {
+        self.client.kill(&self.parts.id).await
+    }
+
+    pub(crate) fn envd(&self) -> &Envd {
+        &self.parts.envd
+    }
+}
+
+/// Tokens are left out.
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox").field("id", &self.parts.id).field("template", &self.parts.template).finish_non_exhaustive()
+    }
+}

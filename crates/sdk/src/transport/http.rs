@@ -1,0 +1,197 @@
+//! Sends requests: within a deadline, again where that is safe, and with errors that say what was attempted.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use reqwest::{RequestBuilder, Response};
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::answer::{Failure, refusal};
+use super::retry::{CONNECT_BUDGET, CONNECT_TIMEOUT, RETRIES, Repeat, may_repeat, wait};
+use crate::config::ConfigError;
+use crate::error::CallError;
+
+/// Connections to one host that wait for the next request.
+const IDLE_CONNECTIONS: usize = 64;
+
+/// One request as its caller sees it: what it is for, and until when.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) what: String,
+    repeat: Repeat,
+    started: Instant,
+    limit: Duration,
+}
+
+impl Call {
+    pub(crate) fn new(what: impl Into<String>, repeat: Repeat, limit: Duration) -> Self {
+        Self { what: what.into(), repeat, started: Instant::now(), limit }
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        self.started + self.limit
+    }
+
+    /// What is left, for a server that is told.
+    pub(crate) fn left(&self) -> Duration {
+        self.deadline().saturating_duration_since(Instant::now())
+    }
+
+    pub(crate) fn out_of_time(&self) -> CallError {
+        CallError::DeadlineExceeded { call: self.what.clone(), after: self.limit }
+    }
+
+    pub(crate) fn lost(&self, error: &reqwest::Error) -> CallError {
+        CallError::ConnectionLost { call: self.what.clone(), host: host(error), cause: cause(error) }
+    }
+
+    pub(crate) fn misunderstood(&self, detail: String) -> CallError {
+        CallError::Protocol { call: self.what.clone(), detail }
+    }
+}
+
+/// What a user of the client may choose about HTTP.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HttpOptions {
+    pub(crate) proxy: Option<reqwest::Proxy>,
+    pub(crate) roots: Vec<reqwest::Certificate>,
+    pub(crate) user_agent: Option<String>,
+}
+
+/// The connections of a client.
+#[derive(Debug, Clone)]
+pub(crate) struct Http {
+    /// Shared by all calls.
+    pooled: reqwest::Client,
+    /// A new connection each: asks whether a host lives when the shared ones are silent.
+    lone: reqwest::Client,
+}
+
+impl Http {
+    pub(crate) fn new(options: &HttpOptions) -> Result<Self, ConfigError> {
+        let agent = options.user_agent.as_deref().unwrap_or(concat!("sandbar-sdk/", env!("CARGO_PKG_VERSION")));
+        let build = |idle: usize| {
+            let mut builder = reqwest::Client::builder()
+                .user_agent(agent)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .pool_max_idle_per_host(idle)
+                .http2_adaptive_window(true)
+                .http2_keep_alive_interval(Duration::from_secs(20))
+                .http2_keep_alive_timeout(Duration::from_secs(20))
+                .tcp_nodelay(true)
+                // Keys and tokens go where the caller sends them, and not where an answer points.
+                .redirect(reqwest::redirect::Policy::none())
+                .tls_certs_merge(options.roots.iter().cloned());
+            if let Some(proxy) = &options.proxy {
+                builder = builder.proxy(proxy.clone());
+            }
+            builder.build().map_err(|error| ConfigError::Http(cause(&error)))
+        };
+        Ok(Self { pooled: build(IDLE_CONNECTIONS)?, lone: build(0)? })
+    }
+
+    pub(crate) fn pooled(&self) -> &reqwest::Client {
+        &self.pooled
+    }
+
+    pub(crate) fn lone(&self) -> &reqwest::Client {
+        &self.lone
+    }
+
+    /// Sends what `request` makes, once or more, until there is a success or nothing more to try. The success's body is
+    /// still to be read, and no deadline watches over that here.
+    pub(crate) async fn send(
+        &self,
+        call: &Call,
+        request: impl Fn(&reqwest::Client) -> RequestBuilder,
+    ) -> Result<Response, Failure> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let (failure, pause) = match self.send_once(call, request(&self.pooled)).await {
+                Ok(response) => return Ok(response),
+                Err(Attempt::Final(failure)) => return Err(failure),
+                Err(Attempt::Repeatable { failure, after }) => (failure, wait(attempt, after)),
+            };
+            if attempt > RETRIES || pause >= call.left() {
+                return Err(failure);
+            }
+            debug!(call = call.what, attempt, ?pause, "sending again");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Sends a request whose body exists only once.
+    pub(crate) async fn send_body(&self, call: &Call, request: RequestBuilder) -> Result<Response, Failure> {
+        self.send_once(call, request).await.map_err(|attempt| match attempt {
+            Attempt::Final(failure) | Attempt::Repeatable { failure, .. } => failure,
+        })
+    }
+
+    async fn send_once(&self, call: &Call, request: RequestBuilder) -> Result<Response, Attempt> {
+        let response = match tokio::time::timeout_at(call.deadline(), request.send()).await {
+            Err(_) => return Err(Attempt::Final(Failure::Call(call.out_of_time()))),
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) if error.is_connect() => {
+                let failure = Failure::Call(CallError::Unreachable {
+                    call: call.what.clone(),
+                    host: host(&error),
+                    cause: cause(&error),
+                });
+                // Nothing was sent, so anything may be sent again.
+                return Err(if call.started.elapsed() < CONNECT_BUDGET {
+                    Attempt::Repeatable { failure, after: None }
+                } else {
+                    Attempt::Final(failure)
+                });
+            }
+            Ok(Err(error)) => {
+                let failure = Failure::Call(call.lost(&error));
+                return Err(match call.repeat {
+                    Repeat::Harmless if !error.is_builder() => Attempt::Repeatable { failure, after: None },
+                    _ => Attempt::Final(failure),
+                });
+            }
+        };
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let refusal = refusal(response, call).await;
+        // The edge's two certain answers come with a status that proxies use for passing trouble.
+        let certain = refusal.says_sandbox_is_gone() || refusal.message.contains("port is not open");
+        let after = refusal.retry_after;
+        let repeatable = !certain && may_repeat(status, refusal.should_retry, call.repeat);
+        let failure = Failure::Refused(refusal);
+        Err(if repeatable { Attempt::Repeatable { failure, after } } else { Attempt::Final(failure) })
+    }
+}
+
+enum Attempt {
+    Final(Failure),
+    Repeatable { failure: Failure, after: Option<Duration> },
+}
+
+/// Who was asked, without path and query: those may hold a signature.
+fn host(error: &reqwest::Error) -> String {
+    let url = error.url();
+    let name = url.and_then(|url| url.host_str()).unwrap_or("the server");
+    match url.and_then(reqwest::Url::port_or_known_default) {
+        Some(port) => format!("{name}:{port}"),
+        None => name.to_owned(),
+    }
+}
+
+/// The innermost reason: the layers above it say "error sending request" and repeat the URL.
+pub(super) fn cause(error: &reqwest::Error) -> String {
+    let mut innermost = error.source();
+    while let Some(deeper) = innermost.and_then(std::error::Error::source) {
+        innermost = Some(deeper);
+    }
+    match innermost {
+        Some(reason) => reason.to_string(),
+        None if error.is_timeout() => "no connection in time".into(),
+        None => "the request could not be sent".into(),
+    }
+}
