@@ -1,7 +1,5 @@
 //! `process.Process` over real HTTP: order of events, endings, signals, input, terminals, deadlines, listeners.
 
-mod common;
-
 use std::fs;
 use std::io::Write;
 use std::ops::Not;
@@ -15,7 +13,7 @@ use protocol::rpc::process::process_event::data_event::Output;
 use protocol::rpc::process::{ListResponse, ProcessConfig, StartRequest, StartResponse};
 use serde_json::json;
 
-use common::{EventStream, Guest, Message, envelope, eventually, head, write_chunk};
+use crate::common::{EventStream, Guest, Message, envelope, eventually, head, write_chunk};
 
 #[test]
 fn a_command_prints_and_ends_in_order() {

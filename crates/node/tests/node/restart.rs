@@ -1,16 +1,14 @@
 //! What the next server makes of what an earlier one left behind. The earlier one is simply not closed: that is what
 //! kill -9 looks like from the records.
 
-mod support;
-
 use std::collections::HashSet;
 use std::time::Duration;
 
+use crate::support::{Lab, eventually, new_sandbox, pausing};
 use protocol::guest::GuestConfig;
 use sandbar_node::lifecycle::Kept;
 use sandbar_node::ports::{Boot, Engine};
 use sandbar_node::{Gate, Node, Record, SandboxId, Standing};
-use support::{Lab, eventually, new_sandbox, pausing};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,17 +1,15 @@
 //! Lives of sandboxes, on paused time.
 
-mod support;
-
 use std::collections::HashSet;
 use std::time::Duration;
 
+use crate::support::{Lab, eventually, new_sandbox, pausing};
 use sandbar_node::lifecycle::Kept;
 use sandbar_node::log::LogLevel;
 use sandbar_node::ports::EngineError;
 use sandbar_node::{
     Closing, CreateError, Gate, NewSandbox, Node, Repeatable, Resumed, SandboxError, SandboxId, Standing,
 };
-use support::{Lab, eventually, new_sandbox, pausing};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,5 @@
 //! The whole HTTP face on a real listener, over a node whose machines are tasks: a guest on a unix socket, and one service
 //! that stands for whatever listens on port 3000 inside.
-#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::HashMap;
 use std::convert::Infallible;

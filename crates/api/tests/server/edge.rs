@@ -1,9 +1,8 @@
 //! The edge: routing, streams, upgrades, and the ways in which it says no.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{KEY, PATIENCE, SERVICE_PORT, Server, edge_headers, eventually, text};
 use base64::Engine as _;
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -11,7 +10,6 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use protocol::signature::{Claim, Operation};
 use serde_json::{Value, json};
-use support::{KEY, PATIENCE, SERVICE_PORT, Server, edge_headers, eventually, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const GUEST: u16 = 49983;

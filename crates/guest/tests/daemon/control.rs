@@ -1,13 +1,11 @@
 //! Everything that is neither processes nor files: tokens, health, settings, the lease, the log, pages, the listener
 //! inside the sandbox.
 
-mod common;
-
 use std::io::{BufReader, Write};
 
 use serde_json::json;
 
-use common::{Guest, Response, eventually, head};
+use crate::common::{Guest, Response, eventually, head};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 

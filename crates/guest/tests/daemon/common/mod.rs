@@ -3,8 +3,6 @@
 //!
 //! Requests are written and read byte by byte, so that the tests see what is really on the wire.
 
-#![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,17 +21,17 @@ use tempfile::TempDir;
 /// Every read of a test has this long; a hanging guest fails the test instead of blocking it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub struct Guest {
+pub(crate) struct Guest {
     child: Child,
     directory: TempDir,
 }
 
 impl Guest {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(|_| {})
     }
 
-    pub fn start_with(adjust: impl FnOnce(&mut GuestConfig)) -> Self {
+    pub(crate) fn start_with(adjust: impl FnOnce(&mut GuestConfig)) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let base = directory.path();
         // The user must be able to reach its home.
@@ -78,38 +76,38 @@ impl Guest {
     }
 
     /// A directory that the guest and the test share.
-    pub fn base(&self) -> &Path {
+    pub(crate) fn base(&self) -> &Path {
         self.directory.path()
     }
 
-    pub fn home(&self) -> PathBuf {
+    pub(crate) fn home(&self) -> PathBuf {
         self.base().join("home")
     }
 
-    pub fn connect(&self) -> UnixStream {
+    pub(crate) fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.base().join("socket")).expect("the socket");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream
     }
 
     /// One request on a connection of its own.
-    pub fn request(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+    pub(crate) fn request(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
         let mut stream = self.connect();
         stream.write_all(&head(method, target, headers, Some(body.len()))).expect("written");
         stream.write_all(body).expect("written");
         Response::read(&mut BufReader::new(stream))
     }
 
-    pub fn get(&self, target: &str) -> Response {
+    pub(crate) fn get(&self, target: &str) -> Response {
         self.request("GET", target, &[], b"")
     }
 
     /// A unary call in JSON.
-    pub fn call(&self, method: &str, request: &Value) -> Result<Value, RpcError> {
+    pub(crate) fn call(&self, method: &str, request: &Value) -> Result<Value, RpcError> {
         self.call_with(method, request, &[])
     }
 
-    pub fn call_with(&self, method: &str, request: &Value, headers: &[(&str, &str)]) -> Result<Value, RpcError> {
+    pub(crate) fn call_with(&self, method: &str, request: &Value, headers: &[(&str, &str)]) -> Result<Value, RpcError> {
         let headers = [&[("content-type", "application/json")], headers].concat();
         let response = self.request("POST", &format!("/{method}"), &headers, request.to_string().as_bytes());
         assert_eq!(response.header("content-type"), Some("application/json"), "{method}");
@@ -122,7 +120,7 @@ impl Guest {
     }
 
     /// A streaming call in JSON, whose request body is chunked as newer clients send it.
-    pub fn stream(&self, method: &str, request: &Value, headers: &[(&str, &str)]) -> EventStream {
+    pub(crate) fn stream(&self, method: &str, request: &Value, headers: &[(&str, &str)]) -> EventStream {
         let payload = request.to_string();
         let headers =
             [&[("content-type", "application/connect+json"), ("connect-protocol-version", "1")], headers].concat();
@@ -134,41 +132,41 @@ impl Guest {
     }
 
     /// Runs a shell command to its end as the default user.
-    pub fn run(&self, command: &str) -> Run {
+    pub(crate) fn run(&self, command: &str) -> Run {
         self.run_with(command, &json!({}), &[])
     }
 
-    pub fn run_with(&self, command: &str, more: &Value, headers: &[(&str, &str)]) -> Run {
+    pub(crate) fn run_with(&self, command: &str, more: &Value, headers: &[(&str, &str)]) -> Run {
         let mut request = json!({"process": {"cmd": "/bin/bash", "args": ["-c", command]}, "stdin": false});
         merge(&mut request, more);
         self.stream("process.Process/Start", &request, headers).finish()
     }
 
-    pub fn start_process(&self, command: &str, more: &Value, headers: &[(&str, &str)]) -> (u64, EventStream) {
+    pub(crate) fn start_process(&self, command: &str, more: &Value, headers: &[(&str, &str)]) -> (u64, EventStream) {
         let mut request = json!({"process": {"cmd": "/bin/bash", "args": ["-c", command]}});
         merge(&mut request, more);
         let mut stream = self.stream("process.Process/Start", &request, headers);
         (stream.started(), stream)
     }
 
-    pub fn upload(&self, path: &str, content: &[u8]) -> Response {
+    pub(crate) fn upload(&self, path: &str, content: &[u8]) -> Response {
         let target = format!("/files?path={}", encode(path));
         self.request("POST", &target, &[("content-type", "application/octet-stream")], content)
     }
 
-    pub fn log(&self, after: u64) -> Vec<Value> {
+    pub(crate) fn log(&self, after: u64) -> Vec<Value> {
         let response = self.get(&format!("/sandbar/log?after={after}"));
         serde_json::from_slice(&response.body).expect("a list")
     }
 
     /// Process 1 as the host numbers it.
-    pub fn host_pid(&self) -> u32 {
+    pub(crate) fn host_pid(&self) -> u32 {
         let unshare = self.child.id();
         let children = format!("/proc/{unshare}/task/{unshare}/children");
         eventually("process 1 started", || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok())
     }
 
-    pub fn has_exited(&mut self) -> bool {
+    pub(crate) fn has_exited(&mut self) -> bool {
         self.child.try_wait().expect("our child").is_some()
     }
 }
@@ -191,13 +189,13 @@ fn merge(into: &mut Value, more: &Value) {
 }
 
 #[derive(Debug)]
-pub struct RpcError {
-    pub status: u16,
-    pub code: String,
-    pub message: String,
+pub(crate) struct RpcError {
+    pub(crate) status: u16,
+    pub(crate) code: String,
+    pub(crate) message: String,
 }
 
-pub fn head(method: &str, target: &str, headers: &[(&str, &str)], length: Option<usize>) -> Vec<u8> {
+pub(crate) fn head(method: &str, target: &str, headers: &[(&str, &str)], length: Option<usize>) -> Vec<u8> {
     let mut text = format!("{method} {target} HTTP/1.1\r\nhost: guest\r\n");
     match length {
         Some(length) => text.push_str(&format!("content-length: {length}\r\n")),
@@ -210,31 +208,31 @@ pub fn head(method: &str, target: &str, headers: &[(&str, &str)], length: Option
     text.into_bytes()
 }
 
-pub fn write_chunk(to: &mut impl Write, bytes: &[u8]) {
+pub(crate) fn write_chunk(to: &mut impl Write, bytes: &[u8]) {
     write!(to, "{:x}\r\n", bytes.len()).expect("written");
     to.write_all(bytes).expect("written");
     to.write_all(b"\r\n").expect("written");
 }
 
-pub fn envelope(flags: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn envelope(flags: u8, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a small message");
     [&[flags][..], &length.to_be_bytes(), payload].concat()
 }
 
 /// As Python clients encode a query value.
-pub fn encode(text: &str) -> String {
+pub(crate) fn encode(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string().replace("%20", "+")
 }
 
 #[derive(Debug)]
-pub struct Response {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Response {
-    pub fn read(from: &mut impl BufRead) -> Self {
+    pub(crate) fn read(from: &mut impl BufRead) -> Self {
         let (status, headers) = read_head(from);
         let mut response = Self { status, headers, body: Vec::new() };
         if let Some(length) = response.header("content-length") {
@@ -246,15 +244,15 @@ impl Response {
         response
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str())
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
@@ -276,14 +274,14 @@ fn read_head(from: &mut impl BufRead) -> (u16, Vec<(String, String)>) {
 }
 
 /// Reads a chunked body.
-pub struct Chunked<R> {
+pub(crate) struct Chunked<R> {
     from: R,
     left: usize,
     over: bool,
 }
 
 impl<R: BufRead> Chunked<R> {
-    pub fn new(from: R) -> Self {
+    pub(crate) fn new(from: R) -> Self {
         Self { from, left: 0, over: false }
     }
 }
@@ -315,20 +313,20 @@ impl<R: BufRead> Read for Chunked<R> {
 }
 
 /// The answer to a streaming call, message by message.
-pub struct EventStream {
+pub(crate) struct EventStream {
     body: Chunked<BufReader<UnixStream>>,
     started: Option<u64>,
 }
 
 /// One message of a stream, or its end with the error, if there was one.
 #[derive(Debug, PartialEq)]
-pub enum Message {
+pub(crate) enum Message {
     Event(Value),
     Over(Option<Value>),
 }
 
 impl EventStream {
-    pub fn read(stream: UnixStream, content_type: &str) -> Self {
+    pub(crate) fn read(stream: UnixStream, content_type: &str) -> Self {
         let mut from = BufReader::new(stream);
         let (status, headers) = read_head(&mut from);
         assert_eq!(status, 200, "streams answer 200, errors included");
@@ -338,7 +336,7 @@ impl EventStream {
         Self { body: Chunked::new(from), started: None }
     }
 
-    pub fn frame(&mut self) -> (u8, Vec<u8>) {
+    pub(crate) fn frame(&mut self) -> (u8, Vec<u8>) {
         let mut prefix = [0; 5];
         self.body.read_exact(&mut prefix).expect("an envelope");
         let length = u32::from_be_bytes(prefix[1..].try_into().expect("four bytes"));
@@ -347,7 +345,7 @@ impl EventStream {
         (prefix[0], payload)
     }
 
-    pub fn message(&mut self) -> Message {
+    pub(crate) fn message(&mut self) -> Message {
         let (flags, payload) = self.frame();
         let value: Value = serde_json::from_slice(&payload).expect("JSON");
         match flags {
@@ -357,7 +355,7 @@ impl EventStream {
         }
     }
 
-    pub fn event(&mut self) -> Value {
+    pub(crate) fn event(&mut self) -> Value {
         match self.message() {
             Message::Event(event) => event,
             Message::Over(error) => panic!("the stream ended: {error:?}"),
@@ -365,7 +363,7 @@ impl EventStream {
     }
 
     /// Reads the start event, the first of every process stream.
-    pub fn started(&mut self) -> u64 {
+    pub(crate) fn started(&mut self) -> u64 {
         let event = self.event();
         let pid = event["start"]["pid"].as_u64().unwrap_or_else(|| panic!("not a start: {event}"));
         self.started = Some(pid);
@@ -373,7 +371,7 @@ impl EventStream {
     }
 
     /// Reads output until it contains `text`.
-    pub fn until(&mut self, text: &str) -> String {
+    pub(crate) fn until(&mut self, text: &str) -> String {
         let mut seen = String::new();
         while !seen.contains(text) {
             let event = self.event();
@@ -387,7 +385,7 @@ impl EventStream {
     }
 
     /// Reads to the end and checks the order: a start, data and keepalives, one end, the end of the stream.
-    pub fn finish(mut self) -> Run {
+    pub(crate) fn finish(mut self) -> Run {
         let mut run = Run { pid: self.started, ..Run::default() };
         loop {
             match self.message() {
@@ -429,27 +427,27 @@ impl EventStream {
 
 /// A stream read to its end.
 #[derive(Debug, Default)]
-pub struct Run {
-    pub pid: Option<u64>,
-    pub stdout: Vec<u8>,
-    pub stderr: Vec<u8>,
-    pub pty: Vec<u8>,
-    pub chunks: usize,
-    pub keepalives: usize,
-    pub end: Option<Value>,
-    pub error: Option<Value>,
+pub(crate) struct Run {
+    pub(crate) pid: Option<u64>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) pty: Vec<u8>,
+    pub(crate) chunks: usize,
+    pub(crate) keepalives: usize,
+    pub(crate) end: Option<Value>,
+    pub(crate) error: Option<Value>,
 }
 
 impl Run {
-    pub fn out(&self) -> String {
+    pub(crate) fn out(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    pub fn end(&self) -> &Value {
+    pub(crate) fn end(&self) -> &Value {
         self.end.as_ref().unwrap_or_else(|| panic!("no end event: {:?}", self.error))
     }
 
-    pub fn error_code(&self) -> &str {
+    pub(crate) fn error_code(&self) -> &str {
         self.error
             .as_ref()
             .and_then(|error| error["code"].as_str())
@@ -459,7 +457,7 @@ impl Run {
 
 /// Asks again until `probe` is satisfied.
 #[track_caller]
-pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
         if let Some(found) = probe() {

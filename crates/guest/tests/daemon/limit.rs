@@ -1,13 +1,11 @@
 //! A sandbox at its limit of processes: its guest lives on, serves files, and says what is wrong.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use common::{Guest, eventually};
+use crate::common::{Guest, eventually};
 
 /// A control group that limits processes; removed with the value, which must outlive what runs in it.
 struct Pids(PathBuf);

@@ -1,13 +1,11 @@
 //! The control plane, call by call: statuses, bodies and headers as SDKs of both generations need them.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{KEY, Server, eventually, text};
 use node::SandboxesConfig;
 use node::ports::EngineError;
 use serde_json::{Value, json};
-use support::{KEY, Server, eventually, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

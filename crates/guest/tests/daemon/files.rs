@@ -1,7 +1,5 @@
 //! `/files` over real HTTP: uploads of every form, downloads whole and in part, metadata, signatures, refusals.
 
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +11,7 @@ use flate2::write::GzEncoder;
 use protocol::signature::{Claim, Operation};
 use serde_json::json;
 
-use common::{Guest, Response, encode, head, write_chunk};
+use crate::common::{Guest, Response, encode, head, write_chunk};
 
 const PLAIN: (&str, &str) = ("content-type", "application/octet-stream");
 

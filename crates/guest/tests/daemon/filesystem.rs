@@ -1,13 +1,11 @@
 //! `filesystem.Filesystem` over real HTTP: entries, trees, their errors, and watches counted event by event.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
-use common::{EventStream, Guest, eventually};
+use crate::common::{EventStream, Guest, eventually};
 
 fn call(guest: &Guest, method: &str, request: &Value) -> Result<Value, String> {
     guest.call(&format!("filesystem.Filesystem/{method}"), request).map_err(|error| {

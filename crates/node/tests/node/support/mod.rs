@@ -1,5 +1,4 @@
 //! A node on the in-memory engine, with a guest that answers the few calls the node makes.
-#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -26,7 +25,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) type Leases = Arc<Mutex<HashMap<String, Vec<Option<u64>>>>>;
 
 pub(crate) struct Lab {
-    pub(crate) directory: TempDir,
+    /// Ends with the lab.
+    _directory: TempDir,
     pub(crate) engine: Arc<MemoryEngine>,
     pub(crate) records: Arc<dyn Records>,
     pub(crate) clock: Arc<RuntimeClock>,
@@ -48,7 +48,7 @@ impl Lab {
         });
         let start = "2026-01-02T03:04:05.678901Z".parse::<Timestamp>().expect("a moment");
         Self {
-            directory,
+            _directory: directory,
             engine: Arc::new(engine),
             records,
             clock: Arc::new(RuntimeClock::starting_at(start)),

@@ -1,0 +1,5 @@
+//! The server over a node whose engine is in memory.
+
+mod control;
+mod edge;
+mod support;

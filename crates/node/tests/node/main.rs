@@ -1,0 +1,6 @@
+//! A node over an engine in memory.
+
+mod life;
+mod records;
+mod restart;
+mod support;
