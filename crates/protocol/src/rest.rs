@@ -5,8 +5,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+
+pub use crate::guest::LogLevel;
+
+pub mod secret;
+pub mod template;
+pub mod volume;
+
+/// Servers written in Go say `null` where they have an empty list or map.
+fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
 
 /// Any failure. `code` repeats the status: JS clients decide by it, Python clients by the status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +107,7 @@ pub struct Sandbox {
     pub template_id: String,
     #[serde(rename = "sandboxID")]
     pub sandbox_id: String,
-    #[serde(rename = "clientID")]
+    #[serde(rename = "clientID", default)]
     pub client_id: String,
     pub envd_version: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,7 +168,7 @@ pub struct ListedSandbox {
     pub alias: Option<String>,
     #[serde(rename = "sandboxID")]
     pub sandbox_id: String,
-    #[serde(rename = "clientID")]
+    #[serde(rename = "clientID", default)]
     pub client_id: String,
     pub started_at: String,
     pub end_at: String,
@@ -165,10 +176,12 @@ pub struct ListedSandbox {
     pub cpu_count: u32,
     #[serde(rename = "memoryMB")]
     pub memory_mb: u32,
-    #[serde(rename = "diskSizeMB")]
+    #[serde(rename = "diskSizeMB", default)]
     pub disk_size_mb: u32,
     pub state: SandboxState,
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub metadata: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub volume_mounts: Vec<VolumeMount>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_mode: Option<PauseMode>,
@@ -188,7 +201,9 @@ pub struct SandboxDetail {
     pub domain: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    pub lifecycle: Lifecycle,
+    /// Other servers may leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifecycle: Option<Lifecycle>,
 }
 
 /// The token is a secret.
@@ -240,6 +255,73 @@ pub struct Refresh {
     pub duration: Option<i64>,
 }
 
+/// `PUT /sandboxes/{id}/network`: replaces what a sandbox may reach. What is left out is cleared.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NetworkUpdate {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_out: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deny_out: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns_servers: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress_proxy: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<BTreeMap<String, Vec<Value>>>,
+    #[serde(rename = "allow_internet_access", skip_serializing_if = "Option::is_none")]
+    pub allow_internet_access: Option<bool>,
+}
+
+/// A proxy has a password, and rules set headers that are secrets.
+impl fmt::Debug for NetworkUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NetworkUpdate")
+            .field("allow_out", &self.allow_out)
+            .field("deny_out", &self.deny_out)
+            .field("allow_internet_access", &self.allow_internet_access)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `POST /sandboxes/{id}/fork`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fork {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+}
+
+/// One child of a fork: exactly one of the two is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkResult {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorBody>,
+}
+
+/// `POST /sandboxes/{id}/snapshots`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NewSnapshot {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
+}
+
+/// A kept state that sandboxes can be made from: its id is a template reference.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    #[serde(rename = "snapshotID")]
+    pub snapshot_id: String,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub names: Vec<String>,
+}
+
 /// One reading; sizes in bytes. The Python client requires every field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -271,7 +353,8 @@ pub struct SandboxLog {
 pub struct SandboxLogEntry {
     pub timestamp: String,
     pub message: String,
-    pub level: crate::guest::LogLevel,
+    pub level: LogLevel,
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub fields: BTreeMap<String, String>,
 }
 
@@ -279,13 +362,16 @@ pub struct SandboxLogEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxLogs {
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub logs: Vec<SandboxLog>,
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub log_entries: Vec<SandboxLogEntry>,
 }
 
 /// `GET /v2/sandboxes/{id}/logs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxLogPage {
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub logs: Vec<SandboxLogEntry>,
 }
 
@@ -301,6 +387,18 @@ pub struct Capabilities {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_of_other_servers_parse() {
+        let detail: SandboxDetail = serde_json::from_str(
+            r#"{"templateID":"t","sandboxID":"i1","startedAt":"2026-01-01T00:00:00Z","endAt":"2026-01-01T00:05:00Z",
+                "envdVersion":"0.1.5","cpuCount":2,"memoryMB":512,"state":"running","metadata":null}"#,
+        )
+        .expect("the least there may be");
+        assert!(detail.listed.metadata.is_empty() && detail.lifecycle.is_none());
+        let logs: SandboxLogs = serde_json::from_str(r#"{"logs":[{"timestamp":"t","line":"l"}]}"#).expect("old logs");
+        assert_eq!((logs.logs.len(), logs.log_entries.len()), (1, 0));
+    }
 
     #[test]
     fn the_bodies_of_both_generations_parse() {

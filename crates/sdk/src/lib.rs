@@ -27,7 +27,10 @@ mod transport;
 
 pub use client::{Client, ClientBuilder};
 pub use config::ConfigError;
-pub use control::{Connect, Create, CreateError, SandboxError};
+pub use control::{
+    Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, NewSnapshot, Order, Pause, PauseOutcome, Resume,
+    SandboxError, SandboxPage, SnapshotQuery, TimeRange,
+};
 pub use error::CallError;
 pub use id::{InvalidSandboxId, SandboxId};
 pub use sandbox::Sandbox;

@@ -4,13 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Method;
 use protocol::rest;
 
 use crate::client::Client;
+use crate::control::{Fork, ForkError, LogQuery, NewSnapshot, Pause, PauseOutcome, SandboxError, TimeRange};
 use crate::envd::Envd;
 use crate::error::CallError;
 use crate::id::SandboxId;
 use crate::secret::Secret;
+use crate::transport::{Call, Failure, Repeat};
 
 /// A sandbox that was created or connected to. Cheap to clone. Dropping it leaves the sandbox as it is.
 #[derive(Clone)]
@@ -94,6 +97,85 @@ impl Sandbox {
         Self { client: self.client.within(deadline), parts: Arc::clone(&self.parts) }
     }
 
+    /// Everything the service knows of it.
+    ///
+    /// # Errors
+    /// As [`Client::info`].
+    pub async fn info(&self) -> Result<rest::SandboxDetail, SandboxError> {
+        self.client.info(&self.parts.id).await
+    }
+
+    /// Whether it runs and its daemon answers. False when it was killed, has ended or is paused.
+    ///
+    /// # Errors
+    /// What may happen to any call: then nobody knows.
+    pub async fn is_running(&self) -> Result<bool, CallError> {
+        let call =
+            Call::new(format!("ask whether sandbox {} runs", self.parts.id), Repeat::Harmless, self.client.deadline());
+        let ask = |http: &reqwest::Client| self.parts.envd.request(http, Method::GET, "/health");
+        match self.client.shared().http.send(&call, ask).await {
+            Ok(_) => Ok(true),
+            Err(Failure::Refused(refusal)) if refusal.says_sandbox_is_gone() => Ok(false),
+            Err(failure) => Err(failure.into_error(&call)),
+        }
+    }
+
+    /// Stops it and keeps it. This handle works again after [`Client::connect`] or [`Client::resume`].
+    ///
+    /// # Errors
+    /// As [`Client::pause`].
+    pub async fn pause(&self, pause: Pause) -> Result<PauseOutcome, SandboxError> {
+        self.client.pause(&self.parts.id, pause).await
+    }
+
+    /// Sets the end of its life to `lifetime` from now; this may shorten it.
+    ///
+    /// # Errors
+    /// As [`Client::set_timeout`].
+    pub async fn set_timeout(&self, lifetime: Duration) -> Result<(), SandboxError> {
+        self.client.set_timeout(&self.parts.id, lifetime).await
+    }
+
+    /// What it used, oldest reading first.
+    ///
+    /// # Errors
+    /// As [`Client::metrics`].
+    pub async fn metrics(&self, range: TimeRange) -> Result<Vec<rest::SandboxMetric>, SandboxError> {
+        self.client.metrics(&self.parts.id, range).await
+    }
+
+    /// What happened in it and to it.
+    ///
+    /// # Errors
+    /// As [`Client::logs`].
+    pub async fn logs(&self, query: &LogQuery) -> Result<Vec<rest::SandboxLogEntry>, SandboxError> {
+        self.client.logs(&self.parts.id, query).await
+    }
+
+    /// Replaces all its egress rules.
+    ///
+    /// # Errors
+    /// As [`Client::update_network`].
+    pub async fn update_network(&self, network: &rest::NetworkUpdate) -> Result<(), SandboxError> {
+        self.client.update_network(&self.parts.id, network).await
+    }
+
+    /// Keeps its state as a template for others.
+    ///
+    /// # Errors
+    /// As [`Client::snapshot`].
+    pub async fn snapshot(&self, snapshot: impl Into<NewSnapshot> + Send) -> Result<rest::Snapshot, SandboxError> {
+        self.client.snapshot(&self.parts.id, snapshot).await
+    }
+
+    /// Starts copies of it.
+    ///
+    /// # Errors
+    /// As [`Client::fork`].
+    pub async fn fork(&self, fork: Fork) -> Result<Vec<Result<Self, ForkError>>, SandboxError> {
+        self.client.fork(&self.parts.id, fork).await
+    }
+
     /// Ends it and deletes its files. False when it was gone already.
     ///
     /// # Errors
@@ -110,6 +192,9 @@ impl Sandbox {
 /// Tokens are left out.
 impl fmt::Debug for Sandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sandbox").field("id", &self.parts.id).field("template", &self.parts.template).finish_non_exhaustive()
+        f.debug_struct("Sandbox")
+            .field("id", &self.parts.id)
+            .field("template", &self.parts.template)
+            .finish_non_exhaustive()
     }
 }

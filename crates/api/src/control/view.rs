@@ -63,12 +63,12 @@ pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {
         allow_internet_access: record.allow_internet,
         domain: Some(domain.to_owned()),
         network: Some(network),
-        lifecycle: Lifecycle {
+        lifecycle: Some(Lifecycle {
             auto_resume: record.auto_resume,
             on_timeout: match record.on_timeout {
                 OnTimeout::Kill => rest::OnTimeout::Kill,
                 OnTimeout::Pause(_) => rest::OnTimeout::Pause,
             },
-        },
+        }),
     }
 }

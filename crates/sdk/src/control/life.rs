@@ -13,6 +13,11 @@ use crate::id::SandboxId;
 use crate::sandbox::Sandbox;
 use crate::transport::{Failure, Refusal};
 
+/// Seconds a sandbox lives when nothing is said, as the official SDKs have it.
+const LIFETIME: i64 = 300;
+/// The one failure of a pause that the protocol names.
+const UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
+
 /// Something that could not be done to a sandbox.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,6 +28,9 @@ pub enum SandboxError {
     /// Not in the state it is in.
     #[error("sandbox {id}: {message}")]
     Conflict { id: SandboxId, message: String },
+    /// Its daemon does not answer, and the caller had asked for one that does.
+    #[error("sandbox {id} is unresponsive: {message}")]
+    Unresponsive { id: SandboxId, message: String },
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -30,6 +38,9 @@ pub enum SandboxError {
 impl SandboxError {
     pub(super) fn of(failure: Failure, id: &SandboxId, request: &Request<'_>) -> Self {
         match failure {
+            Failure::Refused(refusal) if refusal.is(UNRESPONSIVE) => {
+                Self::Unresponsive { id: id.clone(), message: refusal.message }
+            }
             Failure::Refused(Refusal { status: 404, .. }) => Self::NotFound { id: id.clone() },
             Failure::Refused(Refusal { status: 409, message, .. }) => Self::Conflict { id: id.clone(), message },
             other => Self::Call(other.into_error(&request.call)),
@@ -50,6 +61,65 @@ impl Connect {
     }
 }
 
+/// What a pause keeps; files and memory by default.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pause {
+    body: rest::Pause,
+}
+
+impl Pause {
+    /// Processes go on where they stopped.
+    pub fn with_memory() -> Self {
+        Self::default()
+    }
+
+    /// Processes end; the next start is a fresh one.
+    pub fn files_only() -> Self {
+        Self { body: rest::Pause { memory: Some(false), require_healthy_guest: None } }
+    }
+
+    /// Refuses with [`SandboxError::Unresponsive`] when the sandbox's daemon does not answer.
+    #[must_use]
+    pub fn require_healthy(mut self) -> Self {
+        self.body.require_healthy_guest = Some(true);
+        self
+    }
+}
+
+/// What a pause found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PauseOutcome {
+    Paused,
+    AlreadyPaused,
+}
+
+/// How to resume.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Resume {
+    body: rest::Resume,
+}
+
+impl Resume {
+    /// It lives this long from now.
+    pub fn timeout(lifetime: Duration) -> Self {
+        Self { body: rest::Resume { timeout: Some(seconds(lifetime)), ..rest::Resume::default() } }
+    }
+
+    /// Pauses at the end of that life instead of being killed.
+    #[must_use]
+    pub fn pause_on_timeout(mut self) -> Self {
+        self.body.auto_pause = Some(true);
+        self
+    }
+
+    /// Starts from the files even if there is memory.
+    #[must_use]
+    pub fn files_only(mut self) -> Self {
+        self.body.memory = Some(false);
+        self
+    }
+}
+
 impl Client {
     /// A sandbox that exists: a running one as it is, a paused one resumed.
     ///
@@ -57,8 +127,9 @@ impl Client {
     /// [`SandboxError::NotFound`], or what may happen to any call.
     pub async fn connect(&self, id: &SandboxId, connect: Connect) -> Result<Sandbox, SandboxError> {
         let mut body = connect.body;
-        body.timeout.get_or_insert(300);
-        let request = Request::new(self, Method::POST, format!("/v2/sandboxes/{id}/connect"), format!("connect to sandbox {id}"));
+        body.timeout.get_or_insert(LIFETIME);
+        let request =
+            Request::new(self, Method::POST, format!("/v2/sandboxes/{id}/connect"), format!("connect to sandbox {id}"));
         let request = request.body(&body).harmless();
         match request.json_of_either::<rest::Sandbox>(&format!("/sandboxes/{id}/connect")).await {
             Ok(made) => Ok(Sandbox::new(self, made)?),
@@ -86,5 +157,63 @@ impl Client {
             Err(Failure::Refused(Refusal { status: 404, .. })) => Ok(false),
             Err(failure) => Err(failure.into_error(&request.call)),
         }
+    }
+
+    /// Stops a sandbox and keeps it. Pausing one that is paused already is a success.
+    ///
+    /// Safe to repeat; after a repeat [`PauseOutcome::AlreadyPaused`] may mean that the first try did it.
+    ///
+    /// # Errors
+    /// [`SandboxError::NotFound`], [`SandboxError::Unresponsive`] when a healthy one is required, or what may happen to any
+    /// call.
+    pub async fn pause(&self, id: &SandboxId, pause: Pause) -> Result<PauseOutcome, SandboxError> {
+        let path = format!("/sandboxes/{id}/pause");
+        let request =
+            Request::new(self, Method::POST, path, format!("pause sandbox {id}")).body(&pause.body).harmless();
+        match request.send().await {
+            Ok(_) => Ok(PauseOutcome::Paused),
+            Err(Failure::Refused(refusal)) if refusal.status == 409 && !refusal.is(UNRESPONSIVE) => {
+                Ok(PauseOutcome::AlreadyPaused)
+            }
+            Err(failure) => Err(SandboxError::of(failure, id, &request)),
+        }
+    }
+
+    /// Wakes a paused sandbox. [`Client::connect`] does the same and takes running ones too.
+    ///
+    /// # Errors
+    /// [`SandboxError::NotFound`], [`SandboxError::Conflict`] when it runs already, or what may happen to any call.
+    pub async fn resume(&self, id: &SandboxId, resume: Resume) -> Result<Sandbox, SandboxError> {
+        let mut body = resume.body;
+        body.timeout.get_or_insert(LIFETIME);
+        let path = format!("/sandboxes/{id}/resume");
+        let request = Request::new(self, Method::POST, path, format!("resume sandbox {id}")).body(&body);
+        match request.json::<rest::Sandbox>().await {
+            Ok(made) => Ok(Sandbox::new(self, made)?),
+            Err(failure) => Err(SandboxError::of(failure, id, &request)),
+        }
+    }
+
+    /// Sets the end of a running sandbox's life to `lifetime` from now; this may shorten it, and zero ends it now.
+    ///
+    /// # Errors
+    /// [`SandboxError::NotFound`], or what may happen to any call.
+    pub async fn set_timeout(&self, id: &SandboxId, lifetime: Duration) -> Result<(), SandboxError> {
+        let body = rest::Timeout { timeout: seconds(lifetime) };
+        let path = format!("/sandboxes/{id}/timeout");
+        let request = Request::new(self, Method::POST, path, format!("set the timeout of sandbox {id}"));
+        let request = request.body(&body).harmless();
+        request.send().await.map(drop).map_err(|failure| SandboxError::of(failure, id, &request))
+    }
+
+    /// Makes a running sandbox live at least `lifetime` from now, an hour at most. Never shortens its life.
+    ///
+    /// # Errors
+    /// [`SandboxError::NotFound`], or what may happen to any call.
+    pub async fn refresh(&self, id: &SandboxId, lifetime: Duration) -> Result<(), SandboxError> {
+        let body = rest::Refresh { duration: Some(seconds(lifetime)) };
+        let path = format!("/sandboxes/{id}/refreshes");
+        let request = Request::new(self, Method::POST, path, format!("refresh sandbox {id}")).body(&body).harmless();
+        request.send().await.map(drop).map_err(|failure| SandboxError::of(failure, id, &request))
     }
 }

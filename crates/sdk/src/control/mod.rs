@@ -1,9 +1,22 @@
-//! The control plane: sandboxes as objects of the service, by id.
+//! The control plane: sandboxes as objects of the service, by id, and what they are made from.
 
+mod capabilities;
 mod create;
+mod fork;
 mod life;
+mod list;
+mod logs;
+mod metrics;
+mod network;
+mod pages;
+mod query;
 mod request;
+mod snapshot;
 
 pub use create::{Create, CreateError};
-pub use life::{Connect, SandboxError};
-pub(crate) use request::Request;
+pub use fork::{Fork, ForkError};
+pub use life::{Connect, Pause, PauseOutcome, Resume, SandboxError};
+pub use list::{ListQuery, Order, SandboxPage};
+pub use logs::LogQuery;
+pub use metrics::TimeRange;
+pub use snapshot::{NewSnapshot, SnapshotQuery};

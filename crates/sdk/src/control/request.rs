@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use http::Method;
-use protocol::headers::{API_KEY, IDEMPOTENCY_KEY};
+use http::{HeaderMap, Method};
+use protocol::headers::{API_KEY, IDEMPOTENCY_KEY, NEXT_TOKEN};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::pages::Page;
 use crate::client::Client;
 use crate::config::join;
 use crate::transport::{Call, Failure, Refusal, Repeat, read_json};
@@ -46,10 +47,12 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// The same request elsewhere, with what is left of its time.
-    pub(crate) fn at(&self, path: impl Into<String>) -> Self {
+    /// The same request to the first generation, with what is left of its time. That one knows no idempotency keys, so a
+    /// request that was harmless for its key no longer is.
+    fn at_first(&self, path: impl Into<String>) -> Self {
         let Self { client, method, body, key, call, .. } = self;
-        Self { client, method: method.clone(), path: path.into(), body: body.clone(), key: key.clone(), call: call.clone() }
+        let call = if key.is_some() { call.clone().once() } else { call.clone() };
+        Self { client, method: method.clone(), path: path.into(), body: body.clone(), key: None, call }
     }
 
     pub(crate) async fn send(&self) -> Result<reqwest::Response, Failure> {
@@ -73,17 +76,28 @@ impl<'a> Request<'a> {
         read_json(self.send().await?, &self.call).await.map_err(Failure::Call)
     }
 
-    /// Sends to the second generation's path, and to the first's on servers that have no other.
+    /// One page of a list: the rows, and the headers, which say where the next begins.
+    pub(crate) async fn page<T: DeserializeOwned>(&self) -> Result<(Page<T>, HeaderMap), Failure> {
+        let response = self.send().await?;
+        let headers = response.headers().clone();
+        let items = read_json(response, &self.call).await.map_err(Failure::Call)?;
+        let token = headers.get(NEXT_TOKEN).and_then(|value| value.to_str().ok());
+        let next = token.filter(|token| !token.is_empty()).map(str::to_owned);
+        Ok((Page { items, next }, headers))
+    }
+
+    /// Sends to the second generation's path, and to the first's on servers that have no other. For create and connect,
+    /// which came together: what one finds out serves the others.
     ///
     /// A 404 may mean either, so as long as the generation is not known the first is asked as well, and its word counts.
     pub(crate) async fn json_of_either<T: DeserializeOwned>(&self, first: &str) -> Result<T, Failure> {
         let old = &self.client.shared().first_generation;
         if old.load(Ordering::Relaxed) {
-            return self.at(first).json().await;
+            return self.at_first(first).json().await;
         }
         match self.json().await {
             Err(Failure::Refused(refusal)) if lacks_path(&refusal) => {
-                let answer = self.at(first).json().await;
+                let answer = self.at_first(first).json().await;
                 if answer.is_ok() {
                     old.store(true, Ordering::Relaxed);
                 }
@@ -94,7 +108,8 @@ impl<'a> Request<'a> {
     }
 }
 
-fn lacks_path(refusal: &Refusal) -> bool {
+/// Whether a refusal may mean that the server does not have the call at all.
+pub(crate) fn lacks_path(refusal: &Refusal) -> bool {
     // Our word and E2B's for a template or tag that does not exist; the path is there.
     let names_template = refusal.message.contains("template '") || refusal.message.contains("tag '");
     matches!(refusal.status, 404 | 405 | 501) && !names_template

@@ -29,6 +29,12 @@ impl Call {
         Self { what: what.into(), repeat, started: Instant::now(), limit }
     }
 
+    /// The same call, whose repeats are not harmless.
+    pub(crate) fn once(mut self) -> Self {
+        self.repeat = Repeat::Never;
+        self
+    }
+
     pub(crate) fn deadline(&self) -> Instant {
         self.started + self.limit
     }

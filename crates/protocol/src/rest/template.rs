@@ -1,0 +1,301 @@
+//! Bodies about templates: requesting, feeding, starting and watching a build, and what there is.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{LogLevel, null_is_empty};
+
+/// `POST /v3/templates`: asks for a build; `name` may hold a tag.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NewBuild {
+    pub name: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_count: Option<u32>,
+    #[serde(rename = "memoryMB", skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_free_disk_mb: Option<u32>,
+}
+
+/// A build that waits for its files and its start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestedBuild {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    #[serde(default)]
+    pub public: bool,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub names: Vec<String>,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub tags: Vec<String>,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub aliases: Vec<String>,
+}
+
+/// `GET /templates/{id}/files/{hash}`: whether an archive is there, and where it goes if not.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileUpload {
+    pub present: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headers: Option<BTreeMap<String, String>>,
+}
+
+/// The URL is signed.
+impl fmt::Debug for FileUpload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileUpload").field("present", &self.present).finish_non_exhaustive()
+    }
+}
+
+/// `POST /v2/templates/{id}/builds/{buildID}`: what to build. One of `from_image` and `from_template`.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BuildStart {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_template: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_image_registry: Option<Value>,
+    pub force: bool,
+    pub steps: Vec<Step>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_cmd: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_cmd: Option<String>,
+}
+
+/// Registries have passwords, and arguments may hold secrets.
+impl fmt::Debug for BuildStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BuildStart")
+            .field("from_image", &self.from_image)
+            .field("from_template", &self.from_template)
+            .field("steps", &self.steps)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One instruction.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// `COPY`, `RUN`, `ENV`, `WORKDIR` or `USER`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(default)]
+    pub args: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files_hash: Option<String>,
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// Arguments may hold secrets.
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Step").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BuildStatus {
+    Waiting,
+    Building,
+    Ready,
+    Error,
+    /// Templates that were never built since the server knows statuses.
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildLogEntry {
+    pub timestamp: String,
+    pub level: LogLevel,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+/// Why a build failed. `step` is its number from 1 on, `base` or `finalize`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BuildFailure {
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
+    pub log_entries: Vec<BuildLogEntry>,
+}
+
+/// `GET /templates/{id}/builds/{buildID}/status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BuildProgress {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    pub status: BuildStatus,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub logs: Vec<String>,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub log_entries: Vec<BuildLogEntry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<BuildFailure>,
+}
+
+/// `GET /templates/{id}/builds/{buildID}/logs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildLogPage {
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub logs: Vec<BuildLogEntry>,
+}
+
+/// One template of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Template {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(rename = "buildID", default)]
+    pub build_id: String,
+    #[serde(default)]
+    pub cpu_count: u32,
+    #[serde(rename = "memoryMB", default)]
+    pub memory_mb: u32,
+    #[serde(rename = "diskSizeMB", default)]
+    pub disk_size_mb: u32,
+    #[serde(default)]
+    pub public: bool,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub aliases: Vec<String>,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub names: Vec<String>,
+    #[serde(default)]
+    pub created_at: String,
+    #[serde(default)]
+    pub updated_at: String,
+    #[serde(default)]
+    pub created_by: Option<TeamUser>,
+    #[serde(default)]
+    pub last_spawned_at: Option<String>,
+    #[serde(default)]
+    pub spawn_count: u64,
+    #[serde(default)]
+    pub build_count: u64,
+    #[serde(default)]
+    pub envd_version: String,
+    #[serde(default = "unknown")]
+    pub build_status: BuildStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_default: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+fn unknown() -> BuildStatus {
+    BuildStatus::Unknown
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TeamUser {
+    pub id: String,
+    #[serde(default)]
+    pub email: Option<String>,
+}
+
+/// `GET /templates/{id}`; servers leave out what the list says of the newest build.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateWithBuilds {
+    #[serde(flatten)]
+    pub template: Template,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub builds: Vec<TemplateBuild>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateBuild {
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    pub status: BuildStatus,
+    pub created_at: String,
+    pub updated_at: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<String>,
+    pub cpu_count: u32,
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: u32,
+    #[serde(rename = "diskSizeMB", default, skip_serializing_if = "Option::is_none")]
+    pub disk_size_mb: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub envd_version: Option<String>,
+}
+
+/// `GET /templates/aliases/{alias}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateAlias {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(default)]
+    pub public: bool,
+}
+
+/// `PATCH /v2/templates/{id}`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TemplateUpdate {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub public: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateUpdated {
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub names: Vec<String>,
+}
+
+/// `POST /templates/tags`: `target` is `name[:tag]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssignTags {
+    pub target: String,
+    pub tags: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssignedTags {
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub tags: Vec<String>,
+}
+
+/// `DELETE /templates/tags`: `name` has no tag.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoveTags {
+    pub name: String,
+    pub tags: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateTag {
+    pub tag: String,
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    pub created_at: String,
+}

@@ -1,0 +1,82 @@
+//! Bodies about volumes: their control calls, and what is in them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewVolume {
+    pub name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    #[serde(rename = "volumeID")]
+    pub volume_id: String,
+    pub name: String,
+}
+
+/// A volume with what opens its content.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeAndToken {
+    #[serde(flatten)]
+    pub volume: Volume,
+    pub token: String,
+    /// Where the content is, when not at the usual place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+}
+
+/// The token is a secret.
+impl fmt::Debug for VolumeAndToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VolumeAndToken").field("volume", &self.volume).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EntryKind {
+    File,
+    Directory,
+    Symlink,
+    #[serde(other)]
+    Unknown,
+}
+
+/// One entry of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeEntry {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub kind: EntryKind,
+    pub path: String,
+    pub size: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub atime: String,
+    pub mtime: String,
+    pub ctime: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+/// `PATCH …/path`: what is absent stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VolumeEntryUpdate {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
+}
+
+/// Any failure of the content calls; here `code` is a text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeErrorBody {
+    pub code: String,
+    pub message: String,
+}

@@ -1,0 +1,48 @@
+//! Lists that come in pages, read as one stream.
+
+use futures::{Stream, TryStreamExt as _, stream};
+
+use crate::error::CallError;
+
+/// One page: its rows, and where the next begins, if there is one.
+#[derive(Debug)]
+pub(crate) struct Page<T> {
+    pub(crate) items: Vec<T>,
+    /// To be given back for the next page.
+    pub(crate) next: Option<String>,
+}
+
+/// Where a stream of pages stands.
+enum At {
+    Start,
+    Token(String),
+    End,
+}
+
+/// The rows of all pages. A page is fetched when its first row is asked for; after an error there is nothing more.
+pub(super) fn rows<T, F, Fetching>(fetch: F) -> impl Stream<Item = Result<T, CallError>> + Send
+where
+    T: Send,
+    F: Fn(Option<String>) -> Fetching + Send,
+    Fetching: Future<Output = Result<Page<T>, CallError>> + Send,
+{
+    let pages = stream::try_unfold((At::Start, fetch), |(at, fetch)| async move {
+        let token = match at {
+            At::Start => None,
+            At::Token(token) => Some(token),
+            At::End => return Ok::<_, CallError>(None),
+        };
+        let Page { items, next } = fetch(token.clone()).await?;
+        let at = match next {
+            // A server that repeats itself would be read for ever.
+            Some(next) if Some(&next) == token.as_ref() => {
+                let detail = "the next page is the one that was just read".to_owned();
+                return Err(CallError::Protocol { call: "read a list".into(), detail });
+            }
+            Some(next) => At::Token(next),
+            None => At::End,
+        };
+        Ok(Some((stream::iter(items.into_iter().map(Ok)), (at, fetch))))
+    });
+    pages.try_flatten()
+}
