@@ -16,25 +16,37 @@
 //! what that means for the server is said at each call that changes something.
 
 mod client;
+mod commands;
 mod config;
 mod control;
 mod envd;
 mod error;
+mod files;
 mod id;
+mod pty;
 mod sandbox;
 mod secret;
 mod transport;
+mod version;
+mod watched;
 
 pub use client::{Client, ClientBuilder};
+pub use commands::{
+    Chunk, Command, CommandError, Commands, Event, Exit, Output, Process, ProcessInfo, ProcessName, Running, Signal,
+};
 pub use config::ConfigError;
 pub use control::{
     Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, NewSnapshot, Order, Pause, PauseOutcome, Resume,
     SandboxError, SandboxPage, SnapshotQuery, TimeRange,
 };
 pub use error::CallError;
+pub use files::{Entry, EntryKind, Expiry, FileError, FileEvent, FileEventKind, FileEvents, FileStream, Files, Watch};
 pub use id::{InvalidSandboxId, SandboxId};
+pub use protocol::envd::{FileKind, WrittenFile};
+pub use pty::{Pty, Shell, Size};
 pub use sandbox::Sandbox;
 pub use secret::Secret;
+pub use watched::GoneReason;
 
 /// The protocol's own objects, as servers send them.
 pub mod model {

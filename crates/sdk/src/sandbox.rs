@@ -29,6 +29,8 @@ struct Parts {
     token: Option<Secret>,
     traffic_token: Option<Secret>,
     envd_version: String,
+    client_id: String,
+    alias: Option<String>,
     envd: Envd,
 }
 
@@ -37,9 +39,9 @@ impl Sandbox {
         let rest::Sandbox {
             template_id,
             sandbox_id,
-            client_id: _,
+            client_id,
             envd_version,
-            alias: _,
+            alias,
             envd_access_token,
             traffic_access_token,
             domain,
@@ -53,7 +55,7 @@ impl Sandbox {
         let envd = Envd::new(url, &id, token.as_ref())
             .ok_or_else(|| misunderstood("the access token cannot be sent in a header".into()))?;
         let traffic_token = traffic_access_token.map(Secret::from);
-        let parts = Parts { id, template: template_id, domain, token, traffic_token, envd_version, envd };
+        let parts = Parts { id, template: template_id, domain, token, traffic_token, envd_version, client_id, alias, envd };
         Ok(Self { client: client.clone(), parts: Arc::new(parts) })
     }
 
@@ -69,6 +71,21 @@ impl Sandbox {
     /// The version its daemon reports.
     pub fn envd_version(&self) -> &str {
         &self.parts.envd_version
+    }
+
+    /// The protocol's own object for it, as create and connect answer. It has the tokens.
+    pub fn model(&self) -> rest::Sandbox {
+        let text = |secret: &Secret| secret.expose().to_owned();
+        rest::Sandbox {
+            template_id: self.parts.template.clone(),
+            sandbox_id: self.parts.id.to_string(),
+            client_id: self.parts.client_id.clone(),
+            envd_version: self.parts.envd_version.clone(),
+            alias: self.parts.alias.clone(),
+            envd_access_token: self.parts.token.as_ref().map(text),
+            traffic_access_token: self.parts.traffic_token.as_ref().map(text),
+            domain: self.parts.domain.clone(),
+        }
     }
 
     /// The client it came from.
@@ -182,6 +199,15 @@ impl Sandbox {
     /// What may happen to any call.
     pub async fn kill(&self) -> Result<bool, CallError> {
         self.client.kill(&self.parts.id).await
+    }
+
+    /// Where its signed links point to.
+    pub(crate) fn link_url(&self) -> Result<url::Url, CallError> {
+        let endpoints = &self.client.shared().endpoints;
+        endpoints.link_url(&self.parts.id, self.parts.domain.as_deref()).map_err(|error| CallError::Protocol {
+            call: format!("make a link to sandbox {}", self.parts.id),
+            detail: error.to_string(),
+        })
     }
 
     pub(crate) fn envd(&self) -> &Envd {

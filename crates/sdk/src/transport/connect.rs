@@ -3,6 +3,8 @@
 //! An envelope is a flag byte, a length of four bytes, big end first, and the message. The last one of a stream has the
 //! flag [`END`] and says in JSON how it ended.
 
+use std::time::Duration;
+
 use buffa::Message;
 use bytes::{Buf, Bytes, BytesMut};
 use serde::Deserialize;
@@ -18,6 +20,10 @@ const COMPRESSED: u8 = 1;
 const END: u8 = 2;
 /// Far above what a daemon sends at once (32 KiB of output); a length beyond it is not an envelope.
 const LONGEST: usize = 16 * 1024 * 1024;
+/// Unary answers: the longest is the list of a directory.
+const LONGEST_UNARY: usize = 256 * 1024 * 1024;
+/// For the end of an answer behind its last message.
+const FINISH: Duration = Duration::from_millis(100);
 
 /// One message in an envelope.
 pub(crate) fn envelope<M: Message>(message: &M) -> Bytes {
@@ -42,6 +48,9 @@ pub(crate) async fn read_unary<M: Message + Default>(
             Ok(Err(error)) => return Err(Failure::Call(call.lost(&error))),
             Ok(Ok(None)) => break,
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
+        }
+        if body.len() > LONGEST_UNARY {
+            return Err(Failure::Call(call.misunderstood(format!("more than {LONGEST_UNARY} bytes"))));
         }
     }
     M::decode_from_slice(&body).map_err(|error| Failure::Call(call.misunderstood(error.to_string())))
@@ -68,58 +77,97 @@ pub(crate) enum Frame {
 pub(crate) enum Broken {
     /// The connection ended or failed before the last envelope.
     Lost(String),
+    /// Nothing came, not even a sign of life.
+    Silent(Duration),
     /// These are not envelopes.
     Garbled(String),
 }
 
 /// The envelopes of one answer. Dropping it closes the stream.
+///
+/// An envelope that lies whole in one chunk is a slice of it; only those that chunks cut apart are copied.
 #[derive(Debug)]
 pub(crate) struct Frames {
     response: reqwest::Response,
-    pending: BytesMut,
+    /// The last chunk, as far as it is not taken apart yet.
+    chunk: Bytes,
+    /// The beginning of an envelope whose rest has not arrived.
+    begun: BytesMut,
 }
 
 impl Frames {
     /// Takes the answer of a stream call, checked to be one.
     pub(crate) fn new(response: reqwest::Response, call: &Call) -> Result<Self, Failure> {
         expect_type(&response, STREAM, call)?;
-        Ok(Self { response, pending: BytesMut::new() })
+        Ok(Self { response, chunk: Bytes::new(), begun: BytesMut::new() })
     }
 
-    /// The next envelope. Safe to cancel: what has arrived is kept for the next call.
-    pub(crate) async fn next(&mut self) -> Result<Frame, Broken> {
+    /// The next envelope, when no two bytes are further apart than `patience`. Safe to cancel: what has arrived is kept
+    /// for the next call.
+    pub(crate) async fn next(&mut self, patience: Duration) -> Result<Frame, Broken> {
         loop {
-            if let Some(frame) = self.take()? {
-                return Ok(frame);
+            if let Some((flag, payload)) = self.take()? {
+                return frame(flag, payload);
             }
-            match self.response.chunk().await {
-                Ok(Some(chunk)) => self.pending.extend_from_slice(&chunk),
-                Ok(None) => return Err(Broken::Lost("it ended before its last message".into())),
-                Err(error) => return Err(Broken::Lost(super::http::cause(&error))),
+            match tokio::time::timeout(patience, self.response.chunk()).await {
+                Ok(Ok(Some(chunk))) => self.chunk = chunk,
+                Ok(Ok(None)) => return Err(Broken::Lost("it ended before its last message".into())),
+                Ok(Err(error)) => return Err(Broken::Lost(super::http::cause(&error))),
+                Err(_) => return Err(Broken::Silent(patience)),
             }
         }
     }
 
-    fn take(&mut self) -> Result<Option<Frame>, Broken> {
-        if self.pending.len() < HEAD {
-            return Ok(None);
+    /// Reads what is behind the last message, so that the connection can serve another call. A server that does not
+    /// end its answer costs a connection, not time.
+    pub(crate) async fn finish(mut self) {
+        let rest = async { while let Ok(Some(_)) = self.response.chunk().await {} };
+        let _ = tokio::time::timeout(FINISH, rest).await;
+    }
+
+    fn take(&mut self) -> Result<Option<(u8, Bytes)>, Broken> {
+        if self.begun.is_empty()
+            && let Some(length) = length(&self.chunk)?
+            && self.chunk.len() >= HEAD + length
+        {
+            let flag = self.chunk[0];
+            self.chunk.advance(HEAD);
+            return Ok(Some((flag, self.chunk.split_to(length))));
         }
-        let flag = self.pending[0];
-        let length = u32::from_be_bytes([self.pending[1], self.pending[2], self.pending[3], self.pending[4]]) as usize;
-        if length > LONGEST {
-            return Err(Broken::Garbled(format!("a message of {length} bytes")));
+        // Twice at most: once for the rest of the head, once for the rest of the message.
+        while !self.chunk.is_empty() {
+            let wanted = length(&self.begun)?.map_or(HEAD, |length| HEAD + length);
+            self.begun.reserve(wanted - self.begun.len());
+            let more = self.chunk.split_to(self.chunk.len().min(wanted - self.begun.len()));
+            self.begun.extend_from_slice(&more);
+            if let Some(length) = length(&self.begun)?
+                && self.begun.len() == HEAD + length
+            {
+                let mut whole = self.begun.split().freeze();
+                let flag = whole[0];
+                whole.advance(HEAD);
+                return Ok(Some((flag, whole)));
+            }
         }
-        if self.pending.len() < HEAD + length {
-            return Ok(None);
-        }
-        self.pending.advance(HEAD);
-        let payload = self.pending.split_to(length).freeze();
-        match flag {
-            0 => Ok(Some(Frame::Message(payload))),
-            END => end(&payload).map(|refusal| Some(Frame::End(refusal))),
-            COMPRESSED => Err(Broken::Garbled("a compressed message that nobody asked for".into())),
-            other => Err(Broken::Garbled(format!("the unknown flag {other}"))),
-        }
+        Ok(None)
+    }
+}
+
+/// How long the message of the envelope that begins here is, once its head is whole.
+fn length(bytes: &[u8]) -> Result<Option<usize>, Broken> {
+    let Some(&[_, a, b, c, d]) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
+    match u32::from_be_bytes([a, b, c, d]) as usize {
+        length if length > LONGEST => Err(Broken::Garbled(format!("a message of {length} bytes"))),
+        length => Ok(Some(length)),
+    }
+}
+
+fn frame(flag: u8, payload: Bytes) -> Result<Frame, Broken> {
+    match flag {
+        0 => Ok(Frame::Message(payload)),
+        END => end(&payload).map(Frame::End),
+        COMPRESSED => Err(Broken::Garbled("a compressed message that nobody asked for".into())),
+        other => Err(Broken::Garbled(format!("the unknown flag {other}"))),
     }
 }
 
@@ -138,4 +186,47 @@ struct EndError {
 fn end(payload: &[u8]) -> Result<Option<Refusal>, Broken> {
     let end: EndOfStream = serde_json::from_slice(payload).map_err(|error| Broken::Garbled(error.to_string()))?;
     Ok(end.error.map(|EndError { code, message }| Refusal::of_code(&code, message)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(payload: &[u8]) -> Vec<u8> {
+        let mut whole = vec![0];
+        whole.extend_from_slice(&u32::try_from(payload.len()).expect("short").to_be_bytes());
+        whole.extend_from_slice(payload);
+        whole
+    }
+
+    /// However the bytes of an answer are cut into chunks, the same messages come out.
+    #[tokio::test]
+    async fn envelopes_do_not_care_where_chunks_are_cut() {
+        let messages: [&[u8]; 4] = [b"start", b"", &[7; 300], b"last"];
+        let mut wire: Vec<u8> = messages.iter().flat_map(|message| framed(message)).collect();
+        wire.extend_from_slice(&[END, 0, 0, 0, 2, b'{', b'}']);
+        for size in 1..wire.len() {
+            let chunks: Vec<_> = wire.chunks(size).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect();
+            let body = reqwest::Body::wrap_stream(futures::stream::iter(chunks));
+            let response = http::Response::builder().header("content-type", STREAM).body(body).expect("an answer");
+            let call = Call::new("test", crate::transport::Repeat::Never, Duration::from_secs(5));
+            let mut frames = Frames::new(response.into(), &call).expect("a stream");
+            for message in messages {
+                match frames.next(Duration::from_secs(5)).await {
+                    Ok(Frame::Message(got)) => assert_eq!(got, message, "chunks of {size}"),
+                    other => panic!("chunks of {size}: {other:?}"),
+                }
+            }
+            assert!(matches!(frames.next(Duration::from_secs(5)).await, Ok(Frame::End(None))), "chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_envelope_is_told_apart() {
+        assert!(matches!(length(b"HTTP/1.1 200"), Err(Broken::Garbled(_))));
+        assert!(matches!(frame(1, Bytes::new()), Err(Broken::Garbled(_))));
+        assert!(matches!(frame(2, Bytes::from_static(b"not json")), Err(Broken::Garbled(_))));
+        let refused = br#"{"error":{"code":"not_found","message":"no"}}"#;
+        assert!(matches!(frame(2, Bytes::from_static(refused)), Ok(Frame::End(Some(Refusal { status: 404, .. })))));
+    }
 }

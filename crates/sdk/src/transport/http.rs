@@ -1,6 +1,8 @@
 //! Sends requests: within a deadline, again where that is safe, and with errors that say what was attempted.
 
 use std::error::Error as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use reqwest::{RequestBuilder, Response};
@@ -22,11 +24,38 @@ pub(crate) struct Call {
     repeat: Repeat,
     started: Instant,
     limit: Duration,
+    progress: Option<Progress>,
+}
+
+/// Notes that an upload goes on, so that its deadline is for silence and not for its size.
+#[derive(Debug, Clone)]
+pub(crate) struct Progress {
+    started: Instant,
+    /// Milliseconds from the start to the last step.
+    last: Arc<AtomicU64>,
+}
+
+impl Progress {
+    pub(crate) fn note(&self) {
+        let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(elapsed, Ordering::Relaxed);
+    }
+
+    fn last(&self) -> Instant {
+        self.started + Duration::from_millis(self.last.load(Ordering::Relaxed))
+    }
 }
 
 impl Call {
     pub(crate) fn new(what: impl Into<String>, repeat: Repeat, limit: Duration) -> Self {
-        Self { what: what.into(), repeat, started: Instant::now(), limit }
+        Self { what: what.into(), repeat, started: Instant::now(), limit, progress: None }
+    }
+
+    /// The same call, whose time begins anew whenever the returned is told of a step.
+    pub(crate) fn progressing(mut self) -> (Self, Progress) {
+        let progress = Progress { started: self.started, last: Arc::default() };
+        self.progress = Some(progress.clone());
+        (self, progress)
     }
 
     /// The same call, whose repeats are not harmless.
@@ -36,7 +65,20 @@ impl Call {
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        self.started + self.limit
+        self.progress.as_ref().map_or(self.started, Progress::last) + self.limit
+    }
+
+    /// Waits until the deadline, wherever it has moved by then.
+    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let deadline = self.deadline();
+            match tokio::time::timeout_at(deadline, &mut work).await {
+                Ok(done) => return Some(done),
+                Err(_) if self.deadline() > deadline => {}
+                Err(_) => return None,
+            }
+        }
     }
 
     /// What is left, for a server that is told.
@@ -136,10 +178,10 @@ impl Http {
     }
 
     async fn send_once(&self, call: &Call, request: RequestBuilder) -> Result<Response, Attempt> {
-        let response = match tokio::time::timeout_at(call.deadline(), request.send()).await {
-            Err(_) => return Err(Attempt::Final(Failure::Call(call.out_of_time()))),
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) if error.is_connect() => {
+        let response = match call.in_time(request.send()).await {
+            None => return Err(Attempt::Final(Failure::Call(call.out_of_time()))),
+            Some(Ok(response)) => response,
+            Some(Err(error)) if error.is_connect() => {
                 let failure = Failure::Call(CallError::Unreachable {
                     call: call.what.clone(),
                     host: host(&error),
@@ -152,7 +194,7 @@ impl Http {
                     Attempt::Final(failure)
                 });
             }
-            Ok(Err(error)) => {
+            Some(Err(error)) => {
                 let failure = Failure::Call(call.lost(&error));
                 return Err(match call.repeat {
                     Repeat::Harmless if !error.is_builder() => Attempt::Repeatable { failure, after: None },

@@ -6,5 +6,5 @@ mod http;
 mod retry;
 
 pub(crate) use answer::{Failure, Refusal, read_json};
-pub(crate) use http::{Call, Http, HttpOptions};
+pub(crate) use http::{Call, Http, HttpOptions, Progress};
 pub(crate) use retry::Repeat;

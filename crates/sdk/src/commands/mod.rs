@@ -1,0 +1,219 @@
+//! Commands in a sandbox: run to the end, or started and followed.
+
+mod command;
+mod error;
+mod output;
+mod process;
+mod running;
+
+use std::fmt;
+
+use bytes::Bytes;
+use protocol::rpc::process::{ListRequest, ListResponse, ProcessConfig};
+
+pub use command::Command;
+pub(crate) use command::OUTPUT_LIMIT;
+pub use error::{CommandError, ProcessName};
+pub use output::{Chunk, Event, Exit, Output};
+pub use process::{Process, Signal};
+pub(crate) use process::{Source, terminal};
+pub(crate) use running::Launch;
+pub use running::Running;
+
+use crate::sandbox::Sandbox;
+use crate::transport::{Call, Failure, Repeat};
+use crate::version::Feature;
+
+impl Sandbox {
+    /// Its commands.
+    pub fn commands(&self) -> Commands<'_> {
+        Commands { sandbox: self }
+    }
+}
+
+/// The commands of a sandbox.
+///
+/// ```no_run
+/// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), sandbar_sdk::CommandError> {
+/// use sandbar_sdk::Command;
+///
+/// let output = sandbox.commands().run("uname -a").await?;
+/// println!("{}", output.stdout_text());
+///
+/// // A command that fails is not an error; what it returned is.
+/// let missing = sandbox.commands().run(Command::exec("ls", ["/nowhere"])).await?;
+/// assert!(!missing.success());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Commands<'a> {
+    sandbox: &'a Sandbox,
+}
+
+/// A process that runs, as [`Commands::list`] tells.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProcessInfo {
+    pub pid: u32,
+    pub tag: Option<String>,
+    pub program: String,
+    pub arguments: Vec<String>,
+    /// What it was given besides the sandbox's own variables.
+    pub envs: std::collections::HashMap<String, String>,
+    pub cwd: Option<String>,
+}
+
+/// Values of variables are left out.
+impl fmt::Debug for ProcessInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessInfo")
+            .field("pid", &self.pid)
+            .field("tag", &self.tag)
+            .field("program", &self.program)
+            .field("arguments", &self.arguments)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Commands<'a> {
+    /// Runs a command to its end and collects what it says. A command that fails is not an error.
+    ///
+    /// Dropping the future gives up waiting: the process goes on until its timeout. It is started once, whatever happens
+    /// to the connection.
+    ///
+    /// # Errors
+    /// Any [`CommandError`]. After [`CommandError::OutputTooLarge`] and [`CommandError::DeadlineExceeded`] the process
+    /// has been killed.
+    pub async fn run(&self, command: impl Into<Command>) -> Result<Output, CommandError> {
+        let running = self.start(command).await?;
+        let process = running.process();
+        let output = running.wait().await;
+        if matches!(output, Err(CommandError::OutputTooLarge { .. })) {
+            process.kill().await?;
+        }
+        output
+    }
+
+    /// Runs a command to its end and gives what it says to `each` as it comes. Nothing is collected, so that there is no
+    /// limit to it.
+    ///
+    /// # Errors
+    /// Those of [`Running::next`] and [`Commands::start`].
+    pub async fn run_with(
+        &self,
+        command: impl Into<Command>,
+        mut each: impl FnMut(Chunk),
+    ) -> Result<Exit, CommandError> {
+        let mut running = self.start(command).await?;
+        while let Some(chunk) = running.next().await? {
+            each(chunk);
+        }
+        Ok(running.exit().cloned().expect("no further chunk means that the end was seen"))
+    }
+
+    /// Starts a command and returns as soon as it runs.
+    ///
+    /// Dropping the future may leave it started; it is started at most once.
+    ///
+    /// # Errors
+    /// [`CommandError::NotStartable`], [`CommandError::SandboxGone`], [`CommandError::ConnectionLost`] without a pid
+    /// when it is not known whether it was started, or what may happen to any call.
+    pub async fn start(&self, command: impl Into<Command>) -> Result<Running, CommandError> {
+        let command = command.into();
+        if !command.stdin {
+            self.sandbox.require(Feature::NoStdin, &format!("start a command in sandbox {}", self.sandbox.id()))?;
+        }
+        let launch = Launch {
+            user: command.user.clone(),
+            limit: command.limit,
+            output_limit: command.output_limit,
+            source: Source::Stdin,
+            request: command.request(),
+        };
+        Running::start(self.sandbox, launch).await
+    }
+
+    /// Takes up a process that runs: its output from now on. One that ended within the last half minute gives its exit.
+    ///
+    /// # Errors
+    /// [`CommandError::NotFound`], or what may happen to any stream.
+    pub async fn connect(&self, pid: u32) -> Result<Running, CommandError> {
+        Running::connect(self.process(pid), OUTPUT_LIMIT).await
+    }
+
+    /// As [`Commands::connect`], by what [`Command::tag`] said.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect_tag(&self, tag: impl Into<String>) -> Result<Running, CommandError> {
+        let process = Process { name: ProcessName::Tag(tag.into()), ..self.process(0) };
+        Running::connect(process, OUTPUT_LIMIT).await
+    }
+
+    /// A handle to a process for input and signals; nothing is asked for it.
+    pub fn process(&self, pid: u32) -> Process {
+        Process { sandbox: self.sandbox.clone(), name: ProcessName::Pid(pid), source: Source::Stdin }
+    }
+
+    /// The processes that were started by clients and run, terminals included.
+    ///
+    /// # Errors
+    /// [`CommandError::SandboxGone`], or what may happen to any call.
+    pub async fn list(&self) -> Result<Vec<ProcessInfo>, CommandError> {
+        let client = self.sandbox.client();
+        let what = format!("list the processes of sandbox {}", self.sandbox.id());
+        let call = Call::new(what, Repeat::Harmless, client.deadline());
+        let message = ListRequest::default();
+        let path = "/process.Process/List";
+        let answer: Result<ListResponse, Failure> =
+            self.sandbox.envd().unary(client.shared(), &call, path, None, &message).await;
+        let listed = match answer {
+            Ok(answer) => answer.processes,
+            Err(Failure::Refused(refusal)) if refusal.says_sandbox_is_gone() => {
+                let reason = self.sandbox.gone_reason().await;
+                return Err(CommandError::SandboxGone { id: self.sandbox.id().clone(), reason });
+            }
+            Err(failure) => return Err(failure.into_error(&call).into()),
+        };
+        let known = listed.into_iter().map(|info| {
+            let ProcessConfig { cmd, args, envs, cwd, .. } = Option::from(info.config).unwrap_or_default();
+            let envs = envs.into_iter().collect();
+            ProcessInfo { pid: info.pid, tag: info.tag, program: cmd, arguments: args, envs, cwd }
+        });
+        Ok(known.collect())
+    }
+
+    /// As [`Process::send_stdin`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send_stdin(&self, pid: u32, input: impl Into<Bytes>) -> Result<(), CommandError> {
+        self.process(pid).send_stdin(input).await
+    }
+
+    /// As [`Process::close_stdin`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn close_stdin(&self, pid: u32) -> Result<(), CommandError> {
+        self.process(pid).close_stdin().await
+    }
+
+    /// As [`Process::signal`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn signal(&self, pid: u32, signal: Signal) -> Result<(), CommandError> {
+        self.process(pid).signal(signal).await
+    }
+
+    /// As [`Process::kill`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn kill(&self, pid: u32) -> Result<bool, CommandError> {
+        self.process(pid).kill().await
+    }
+}

@@ -1,0 +1,64 @@
+//! What can go wrong with a file.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use crate::error::CallError;
+use crate::id::SandboxId;
+use crate::sandbox::Sandbox;
+use crate::transport::{Call, Failure};
+use crate::watched::{Ended, GoneReason};
+
+/// Something that could not be done to a file of a sandbox.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    #[error("{path:?} does not exist in sandbox {id}")]
+    NotFound { id: SandboxId, path: String },
+    /// The path is of another kind than the call is for, or cannot be one; metadata may be too long.
+    #[error("{path:?} in sandbox {id}: {message}")]
+    Invalid { id: SandboxId, path: String, message: String },
+    /// Read as text, and it is none from this byte on. [`super::Files::read`] gives the bytes.
+    #[error("{path:?} in sandbox {id} is not UTF-8 from byte {at} on; read its bytes instead")]
+    NotText { id: SandboxId, path: String, at: usize },
+    /// The sandbox's disk is full.
+    #[error("no space is left for {path:?} in sandbox {id}")]
+    NoSpace { id: SandboxId, path: String },
+    /// What was to be written could not be read. A part of it may be in the file.
+    #[error("cannot read what is to be written to {path:?} in sandbox {id}")]
+    Source { id: SandboxId, path: String, source: Arc<dyn Error + Send + Sync> },
+    #[error("sandbox {id} {reason}")]
+    SandboxGone { id: SandboxId, reason: GoneReason },
+    /// The stream of a watch or a download broke while the sandbox lived. Ask again; events in between are lost.
+    #[error("the connection to {path:?} in sandbox {id} was lost: {cause}")]
+    ConnectionLost { id: SandboxId, path: String, cause: String },
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl FileError {
+    pub(super) async fn of(sandbox: &Sandbox, call: &Call, path: &str, failure: Failure) -> Self {
+        let (id, path) = (sandbox.id().clone(), path.to_owned());
+        match failure {
+            Failure::Refused(refusal) if refusal.says_sandbox_is_gone() => {
+                Self::SandboxGone { id, reason: sandbox.gone_reason().await }
+            }
+            Failure::Refused(refusal) => match refusal.status {
+                404 => Self::NotFound { id, path },
+                400 | 409 => Self::Invalid { id, path, message: refusal.message },
+                507 => Self::NoSpace { id, path },
+                _ => Self::Call(refusal.into_error(call)),
+            },
+            Failure::Call(error) => Self::Call(error),
+        }
+    }
+
+    pub(super) fn of_end(sandbox: &Sandbox, call: &Call, path: &str, ended: Ended) -> Self {
+        let (id, path) = (sandbox.id().clone(), path.to_owned());
+        match ended {
+            Ended::Gone(reason) => Self::SandboxGone { id, reason },
+            Ended::Lost(cause) => Self::ConnectionLost { id, path, cause },
+            Ended::Garbled(detail) => Self::Call(call.misunderstood(detail)),
+        }
+    }
+}
