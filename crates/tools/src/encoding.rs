@@ -1,0 +1,217 @@
+//! What the bytes of a text file mean, found from the bytes alone, and how to write in the same way.
+
+use std::fmt;
+
+use encoding_rs::WINDOWS_1252;
+
+const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// How many first bytes decide whether a file is text.
+const SAMPLE: usize = 8 * 1024;
+
+/// How a file's text is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    Utf8,
+    Utf16Le,
+    Utf16Be,
+    /// What is not UTF-8 and has no mark is read as windows-1252, which gives every byte a meaning.
+    Windows1252,
+}
+
+/// How a file's lines end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LineEnding {
+    Lf,
+    Crlf,
+    Cr,
+    Mixed,
+    /// There is no line end.
+    None,
+}
+
+/// A file's text, and what is needed to write it again.
+#[derive(Debug, Clone)]
+pub(crate) struct Decoded {
+    pub(crate) text: String,
+    pub(crate) encoding: Encoding,
+    /// The file begins with a byte order mark, which is not part of the text.
+    pub(crate) bom: bool,
+    /// How many bytes are not UTF-8, when it was read as windows-1252.
+    pub(crate) strange_bytes: usize,
+}
+
+/// No text in this encoding has the character.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unencodable(pub(crate) char);
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Utf8 => "utf-8",
+            Self::Utf16Le => "utf-16le",
+            Self::Utf16Be => "utf-16be",
+            Self::Windows1252 => "windows-1252",
+        })
+    }
+}
+
+impl LineEnding {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Lf => "lf",
+            Self::Crlf => "crlf",
+            Self::Cr => "cr",
+            Self::Mixed => "mixed",
+            Self::None => "none",
+        }
+    }
+
+    /// Of a text.
+    pub(crate) fn of(text: &str) -> Self {
+        let all = text.matches('\n').count();
+        let crlf = text.matches("\r\n").count();
+        let returns = text.matches('\r').count();
+        match (all, crlf, returns) {
+            (0, 0, 0) => Self::None,
+            (0, 0, _) => Self::Cr,
+            (all, crlf, returns) if all == crlf && returns == crlf => Self::Crlf,
+            (_, 0, 0) => Self::Lf,
+            _ => Self::Mixed,
+        }
+    }
+}
+
+impl Encoding {
+    /// The encoding of bytes and the length of their byte order mark.
+    pub(crate) fn of(bytes: &[u8]) -> (Self, usize) {
+        if bytes.starts_with(UTF8_BOM) && std::str::from_utf8(bytes).is_ok() {
+            (Self::Utf8, UTF8_BOM.len())
+        } else if bytes.starts_with(b"\xff\xfe") && bytes.len().is_multiple_of(2) {
+            (Self::Utf16Le, 2)
+        } else if bytes.starts_with(b"\xfe\xff") && bytes.len().is_multiple_of(2) {
+            (Self::Utf16Be, 2)
+        } else if std::str::from_utf8(bytes).is_ok() {
+            (Self::Utf8, 0)
+        } else {
+            (Self::Windows1252, 0)
+        }
+    }
+
+    /// Text in this encoding, without a byte order mark.
+    pub(crate) fn encode(self, text: &str) -> Result<Vec<u8>, Unencodable> {
+        match self {
+            Self::Utf8 => Ok(text.as_bytes().to_vec()),
+            Self::Utf16Le => Ok(text.encode_utf16().flat_map(u16::to_le_bytes).collect()),
+            Self::Utf16Be => Ok(text.encode_utf16().flat_map(u16::to_be_bytes).collect()),
+            Self::Windows1252 => {
+                let mut bytes = Vec::with_capacity(text.len());
+                for letter in text.chars() {
+                    let mut one = [0; 4];
+                    let (encoded, _, unmappable) = WINDOWS_1252.encode(letter.encode_utf8(&mut one));
+                    if unmappable {
+                        return Err(Unencodable(letter));
+                    }
+                    bytes.extend_from_slice(&encoded);
+                }
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// Bytes in this encoding as text; what has no meaning becomes the replacement character.
+    pub(crate) fn decode(self, bytes: &[u8]) -> String {
+        match self {
+            Self::Utf8 => String::from_utf8_lossy(bytes).into_owned(),
+            Self::Utf16Le => utf16(bytes, u16::from_le_bytes),
+            Self::Utf16Be => utf16(bytes, u16::from_be_bytes),
+            Self::Windows1252 => WINDOWS_1252.decode_without_bom_handling(bytes).0.into_owned(),
+        }
+    }
+
+    /// The size of its smallest unit: matches begin at multiples of it.
+    pub(crate) fn unit(self) -> usize {
+        match self {
+            Self::Utf8 | Self::Windows1252 => 1,
+            Self::Utf16Le | Self::Utf16Be => 2,
+        }
+    }
+}
+
+fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {
+    let units = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));
+    char::decode_utf16(units).map(|letter| letter.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+}
+
+/// The text of a file.
+pub(crate) fn decode(bytes: &[u8]) -> Decoded {
+    let (encoding, mark) = Encoding::of(bytes);
+    let strange_bytes = match encoding {
+        Encoding::Windows1252 => bytes.utf8_chunks().map(|chunk| chunk.invalid().len()).sum(),
+        _ => 0,
+    };
+    Decoded { text: encoding.decode(&bytes[mark..]), encoding, bom: mark > 0, strange_bytes }
+}
+
+/// Whether the first bytes of a file are not those of a text.
+pub(crate) fn is_binary(bytes: &[u8]) -> bool {
+    let sample = &bytes[..bytes.len().min(SAMPLE)];
+    if sample.starts_with(b"\xff\xfe") || sample.starts_with(b"\xfe\xff") {
+        return false;
+    }
+    let control = |byte: &&u8| **byte < 0x20 && !matches!(**byte, b'\n' | b'\r' | b'\t' | 0x0c | 0x1b | 0x08);
+    sample.contains(&0) || sample.iter().filter(control).count() * 10 > sample.len() * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_encoding_is_found_from_the_bytes() {
+        assert_eq!(Encoding::of("grün".as_bytes()), (Encoding::Utf8, 0));
+        assert_eq!(Encoding::of(b"\xef\xbb\xbfhi"), (Encoding::Utf8, 3));
+        assert_eq!(Encoding::of(b"\xff\xfeh\0"), (Encoding::Utf16Le, 2));
+        assert_eq!(Encoding::of(b"gr\xfcn"), (Encoding::Windows1252, 0));
+        let decoded = decode(b"gr\xfcn");
+        assert_eq!((decoded.text.as_str(), decoded.strange_bytes), ("grün", 1));
+    }
+
+    #[test]
+    fn line_endings_are_told_apart() {
+        for (text, expected) in
+            [("a", "none"), ("a\nb\n", "lf"), ("a\r\nb\r\n", "crlf"), ("a\rb", "cr"), ("a\r\nb\n", "mixed"), ("a\rb\n", "mixed")]
+        {
+            assert_eq!(LineEnding::of(text).as_str(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn binary_is_told_from_text() {
+        assert!(is_binary(b"\x7fELF\0\0"));
+        assert!(is_binary(&[1, 2, 3, 4]));
+        assert!(!is_binary(b"plain\ttext\r\n"));
+        assert!(!is_binary(b"\xff\xfeh\0i\0"));
+        assert!(!is_binary(b""));
+    }
+
+    #[test]
+    fn a_character_outside_the_encoding_is_named() {
+        assert_eq!(Encoding::Windows1252.encode("a→"), Err(Unencodable('→')));
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_of_a_single_byte_file_survives(bytes: Vec<u8>) {
+            prop_assert_eq!(Encoding::Windows1252.encode(&Encoding::Windows1252.decode(&bytes)), Ok(bytes));
+        }
+
+        #[test]
+        fn text_survives_utf16(text: String) {
+            for encoding in [Encoding::Utf16Le, Encoding::Utf16Be, Encoding::Utf8] {
+                prop_assert_eq!(encoding.decode(&encoding.encode(&text).expect("all of Unicode")), text.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a tool call gives: blocks that a model reads and a value that programs read, both made from one outcome.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+/// The answer to one tool call. It serialises to `{"is_error", "code", "content", "structured"}`, where `content` goes
+/// unchanged into the `content` of an Anthropic `tool_result`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ToolResult {
+    pub is_error: bool,
+    /// Absent on success, stable between releases.
+    pub code: Option<ErrorCode>,
+    pub content: Vec<Block>,
+    /// Conforms to the tool's output schema, on success and on failure.
+    pub structured: Value,
+}
+
+/// One piece of content.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Block {
+    Text(String),
+    Image(Image),
+}
+
+/// A picture as its file's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// As providers name it, for example `image/webp`.
+    pub media_type: &'static str,
+    pub bytes: Bytes,
+}
+
+/// Why a call failed, for programs. The text says it for models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ErrorCode {
+    UnknownTool,
+    InvalidInput,
+    NotFound,
+    IsDirectory,
+    NotAFile,
+    PermissionDenied,
+    BinaryFile,
+    TooLarge,
+    OffsetOutOfRange,
+    NotRead,
+    Stale,
+    Conflict,
+    NoMatch,
+    NotUnique,
+    NoChange,
+    InvalidRegex,
+    InvalidGlob,
+    CommandFailed,
+    Timeout,
+    Cancelled,
+    OutputLimit,
+    SpawnFailed,
+    NoDisplay,
+    CaptureFailed,
+    ImageUnusable,
+    SandboxUnavailable,
+    Internal,
+}
+
+impl ErrorCode {
+    /// The word that stands for it on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownTool => "unknown_tool",
+            Self::InvalidInput => "invalid_input",
+            Self::NotFound => "not_found",
+            Self::IsDirectory => "is_directory",
+            Self::NotAFile => "not_a_file",
+            Self::PermissionDenied => "permission_denied",
+            Self::BinaryFile => "binary_file",
+            Self::TooLarge => "too_large",
+            Self::OffsetOutOfRange => "offset_out_of_range",
+            Self::NotRead => "not_read",
+            Self::Stale => "stale",
+            Self::Conflict => "conflict",
+            Self::NoMatch => "no_match",
+            Self::NotUnique => "not_unique",
+            Self::NoChange => "no_change",
+            Self::InvalidRegex => "invalid_regex",
+            Self::InvalidGlob => "invalid_glob",
+            Self::CommandFailed => "command_failed",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::OutputLimit => "output_limit",
+            Self::SpawnFailed => "spawn_failed",
+            Self::NoDisplay => "no_display",
+            Self::CaptureFailed => "capture_failed",
+            Self::ImageUnusable => "image_unusable",
+            Self::SandboxUnavailable => "sandbox_unavailable",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+impl ToolResult {
+    /// All text of the answer, its blocks joined by line ends.
+    pub fn text(&self) -> String {
+        let texts: Vec<&str> = self.content.iter().filter_map(Block::as_text).collect();
+        texts.join("\n")
+    }
+
+    /// The pictures of the answer, in order.
+    pub fn images(&self) -> impl Iterator<Item = &Image> {
+        self.content.iter().filter_map(|block| match block {
+            Block::Image(image) => Some(image),
+            Block::Text(_) => None,
+        })
+    }
+}
+
+impl Block {
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Image(_) => None,
+        }
+    }
+}
+
+impl Image {
+    pub fn base64(&self) -> String {
+        STANDARD.encode(&self.bytes)
+    }
+}
+
+/// As Anthropic's content blocks.
+impl Serialize for Block {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        match self {
+            Self::Text(text) => {
+                map.serialize_entry("type", "text")?;
+                map.serialize_entry("text", text)?;
+            }
+            Self::Image(image) => {
+                map.serialize_entry("type", "image")?;
+                let source = json!({ "type": "base64", "media_type": image.media_type, "data": image.base64() });
+                map.serialize_entry("source", &source)?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// What a tool did, before it becomes a [`ToolResult`].
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) content: Vec<Block>,
+    pub(crate) structured: Value,
+    /// Set when the call worked but what it did is a failure to the model: a command that failed, for one.
+    pub(crate) code: Option<ErrorCode>,
+}
+
+impl Done {
+    pub(crate) fn text(text: String, structured: Value) -> Self {
+        Self { content: vec![Block::Text(text)], structured, code: None }
+    }
+
+    pub(crate) fn failing(self, code: Option<ErrorCode>) -> Self {
+        Self { code, ..self }
+    }
+}
+
+/// Why a tool could not do it: one sentence of fact, one of cause, one of what to do next.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Failure {
+    pub(crate) code: ErrorCode,
+    pub(crate) message: String,
+    pub(crate) structured: Value,
+}
+
+impl Failure {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), structured: json!({}) }
+    }
+
+    /// With facts for programs.
+    pub(crate) fn with(self, structured: Value) -> Self {
+        Self { structured, ..self }
+    }
+}
+
+pub(crate) type Outcome = Result<Done, Failure>;
+
+/// Joins the two ways a tool can end. `ignored` are inputs that no tool knows.
+pub(crate) fn conclude(outcome: Outcome, ignored: &[String]) -> ToolResult {
+    let mut result = match outcome {
+        Ok(Done { content, structured, code }) => ToolResult { is_error: code.is_some(), code, content, structured },
+        Err(Failure { code, message, structured }) => {
+            ToolResult { is_error: true, code: Some(code), content: vec![Block::Text(message)], structured }
+        }
+    };
+    if let Value::Object(fields) = &mut result.structured {
+        if let (true, Some(code)) = (result.is_error, result.code) {
+            fields.entry("error").or_insert_with(|| json!({ "code": code.as_str() }));
+        }
+        if !ignored.is_empty() {
+            fields.insert("ignored_inputs".into(), json!(ignored));
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_an_anthropic_tool_result_on_the_wire() {
+        let image = Image { media_type: "image/webp", bytes: Bytes::from_static(b"RIFF") };
+        let done = Done {
+            content: vec![Block::Text("hi".into()), Block::Image(image)],
+            structured: json!({ "path": "/x" }),
+            code: None,
+        };
+        let wire = serde_json::to_value(conclude(Ok(done), &[])).expect("a result serialises");
+        let content = json!([
+            { "type": "text", "text": "hi" },
+            { "type": "image", "source": { "type": "base64", "media_type": "image/webp", "data": "UklGRg==" } }
+        ]);
+        assert_eq!(
+            wire,
+            json!({ "is_error": false, "code": null, "content": content, "structured": { "path": "/x" } })
+        );
+    }
+
+    #[test]
+    fn the_code_is_the_same_word_in_both_places() {
+        let result = conclude(Err(Failure::new(ErrorCode::NotAFile, "no")), &["extra".into()]);
+        let wire = serde_json::to_value(&result).expect("a result serialises");
+        assert_eq!(wire["code"], "not_a_file");
+        assert_eq!(wire["structured"], json!({ "error": { "code": "not_a_file" }, "ignored_inputs": ["extra"] }));
+    }
+}

@@ -1,0 +1,10 @@
+//! Text on its way to a model: bytes made readable, escape codes taken out, and the middle cut when there is too much.
+
+mod clean;
+mod decode;
+mod truncate;
+
+pub use clean::{collapse_repeats, fold_overwrites, strip_escapes};
+pub use truncate::{Ended, Truncated, Truncation, truncate};
+
+pub(crate) use decode::readable;
