@@ -41,7 +41,7 @@ pub(crate) struct Endpoints {
     pub(crate) api_key: Secret,
     pub(crate) api_url: Url,
     pub(crate) sandbox_url: Option<Url>,
-    pub(crate) volume_url: Url,
+    volume_url: Option<Url>,
     pub(crate) domain: String,
 }
 
@@ -65,7 +65,7 @@ impl Endpoints {
         Ok(Self {
             api_url: base_url("the API URL", api_url.unwrap_or(&default))?,
             sandbox_url: sandbox_url.map(|url| base_url("the sandbox URL", url)).transpose()?,
-            volume_url: base_url("the volume API URL", volume_url.unwrap_or(&default))?,
+            volume_url: volume_url.map(|url| base_url("the volume API URL", url)).transpose()?,
             api_key,
             domain,
         })
@@ -81,6 +81,14 @@ impl Endpoints {
             return base_url("the sandbox URL", &format!("https://sandbox.{domain}"));
         }
         self.direct_url(id, Some(domain), protocol::guest::ENVD_PORT)
+    }
+
+    /// Where the content of a volume is; `domain` is what the control plane said of the volume.
+    pub(crate) fn volume_url(&self, domain: Option<&str>) -> Result<Url, ConfigError> {
+        match &self.volume_url {
+            Some(url) => Ok(url.clone()),
+            None => base_url("the volume API URL", &format!("https://api.{}", domain.unwrap_or(&self.domain))),
+        }
     }
 
     /// Where signed links of a sandbox point to: never the shared host of a cloud, which needs headers.

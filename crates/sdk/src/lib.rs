@@ -36,9 +36,10 @@ pub use commands::{
 };
 pub use config::ConfigError;
 pub use control::{
-    Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, NewSnapshot, Order, Pause, PauseOutcome, Resume,
-    SandboxError, SandboxPage, SnapshotQuery, TimeRange,
+    Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, NewSnapshot, Order, Pause, PauseOutcome,
+    Resume, SandboxError, SandboxPage, SnapshotQuery, TimeRange,
 };
+pub use control::{secrets, templates, volumes};
 pub use error::CallError;
 pub use files::{Entry, EntryKind, Expiry, FileError, FileEvent, FileEventKind, FileEvents, FileStream, Files, Watch};
 pub use id::{InvalidSandboxId, SandboxId};

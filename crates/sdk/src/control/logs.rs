@@ -76,12 +76,13 @@ impl LogQuery {
         self
     }
 
-    fn path(&self, id: &SandboxId) -> Path {
+    /// As the query of a log at `path`.
+    pub(super) fn on(&self, path: String) -> Path {
         let direction = match self.direction {
             Direction::Backward => "backward",
             Direction::Forward => "forward",
         };
-        Path::new(format!("/v2/sandboxes/{id}/logs"))
+        Path::new(path)
             .with("direction", Some(direction))
             .with("cursor", self.cursor.map(Timestamp::as_millisecond))
             .with("limit", self.limit)
@@ -139,7 +140,12 @@ impl Client {
     /// # Errors
     /// [`SandboxError::NotFound`], or what may happen to any call.
     pub async fn logs(&self, id: &SandboxId, query: &LogQuery) -> Result<Vec<SandboxLogEntry>, SandboxError> {
-        let request = Request::new(self, Method::GET, query.path(id), format!("read the log of sandbox {id}"));
+        let request = Request::new(
+            self,
+            Method::GET,
+            query.on(format!("/v2/sandboxes/{id}/logs")),
+            format!("read the log of sandbox {id}"),
+        );
         match request.json::<SandboxLogPage>().await {
             Ok(page) => Ok(page.logs),
             Err(Failure::Refused(refusal)) if lacks_path(&refusal) => {

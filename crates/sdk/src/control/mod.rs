@@ -1,5 +1,6 @@
 //! The control plane: sandboxes as objects of the service, by id, and what they are made from.
 
+mod attach;
 mod capabilities;
 mod create;
 mod fork;
@@ -11,7 +12,10 @@ mod network;
 mod pages;
 mod query;
 mod request;
+pub mod secrets;
 mod snapshot;
+pub mod templates;
+pub mod volumes;
 
 pub use create::{Create, CreateError};
 pub use fork::{Fork, ForkError};

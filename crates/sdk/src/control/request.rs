@@ -81,9 +81,14 @@ impl<'a> Request<'a> {
         let response = self.send().await?;
         let headers = response.headers().clone();
         let items = read_json(response, &self.call).await.map_err(Failure::Call)?;
-        let token = headers.get(NEXT_TOKEN).and_then(|value| value.to_str().ok());
-        let next = token.filter(|token| !token.is_empty()).map(str::to_owned);
-        Ok((Page { items, next }, headers))
+        Ok((Page { items, next: next_token(&headers) }, headers))
+    }
+
+    /// An object whose list goes on in further answers, and where the next begins.
+    pub(crate) async fn json_and_next<T: DeserializeOwned>(&self) -> Result<(T, Option<String>), Failure> {
+        let response = self.send().await?;
+        let next = next_token(response.headers());
+        Ok((read_json(response, &self.call).await.map_err(Failure::Call)?, next))
     }
 
     /// Sends to the second generation's path, and to the first's on servers that have no other. For create and connect,
@@ -106,6 +111,11 @@ impl<'a> Request<'a> {
             answer => answer,
         }
     }
+}
+
+fn next_token(headers: &HeaderMap) -> Option<String> {
+    let token = headers.get(NEXT_TOKEN).and_then(|value| value.to_str().ok());
+    token.filter(|token| !token.is_empty()).map(str::to_owned)
 }
 
 /// Whether a refusal may mean that the server does not have the call at all.

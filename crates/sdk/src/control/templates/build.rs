@@ -1,0 +1,360 @@
+//! A build: asked for, fed with files the server lacks, started, and watched until it is done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use http::Method;
+use http::header::CONTENT_LENGTH;
+use protocol::rest::template::{
+    BuildLogEntry, BuildLogPage, BuildProgress, BuildStart, BuildStatus, FileUpload, NewBuild, RequestedBuild, Step,
+};
+use tempfile::NamedTempFile;
+use tokio::time::Instant;
+use tokio_util::io::ReaderStream;
+
+use super::Templates;
+use super::archive::pack;
+use super::context::{Context, ContextError, Entry, hash};
+use super::definition::{Base, CopyFiles, Instruction, Template};
+use crate::control::logs::LogQuery;
+use crate::control::query::{Path, encode};
+use crate::control::request::Request;
+use crate::error::CallError;
+use crate::transport::{Call, Repeat};
+
+/// Between two looks at a build, as the official SDKs.
+const LOOK: Duration = Duration::from_millis(200);
+/// What is read of an archive at once.
+const CHUNK: usize = 256 * 1024;
+
+/// A template to be built under a name.
+#[derive(Debug, Clone)]
+pub struct Build {
+    template: Template,
+    body: NewBuild,
+    force: bool,
+}
+
+impl Build {
+    /// `name` may hold a tag, as in `app:v1`.
+    pub fn new(name: impl Into<String>, template: Template) -> Self {
+        Self { template, body: NewBuild { name: name.into(), ..NewBuild::default() }, force: false }
+    }
+
+    /// A tag for this build; there may be several.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.body.tags.push(tag.into());
+        self
+    }
+
+    /// Processors of the sandboxes.
+    #[must_use]
+    pub fn cpu_count(mut self, count: u32) -> Self {
+        self.body.cpu_count = Some(count);
+        self
+    }
+
+    /// Memory of the sandboxes.
+    #[must_use]
+    pub fn memory_mb(mut self, size: u32) -> Self {
+        self.body.memory_mb = Some(size);
+        self
+    }
+
+    /// Disk that should be free after the build.
+    #[must_use]
+    pub fn min_free_disk_mb(mut self, size: u32) -> Self {
+        self.body.min_free_disk_mb = Some(size);
+        self
+    }
+
+    /// Builds everything anew.
+    #[must_use]
+    pub fn skip_cache(mut self) -> Self {
+        self.force = true;
+        self
+    }
+}
+
+/// A build that did not become a template.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A step failed on the server. `step` is its number from 1 on, `base` or `finalize`.
+    #[error("the build of template {template} failed{}: {message}", at(.step.as_ref()))]
+    Failed { template: String, step: Option<String>, message: String },
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    /// It still goes on, on the server; [`Templates::follow`] looks again.
+    #[error("the build of template {template} took longer than {after:?}")]
+    DeadlineExceeded { template: String, after: Duration },
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+fn at(step: Option<&String>) -> String {
+    step.map(|step| format!(" at step {step}")).unwrap_or_default()
+}
+
+/// One copy, looked at: what goes into it and the hash the server knows it by.
+struct Copied {
+    files: CopyFiles,
+    entries: Vec<Entry>,
+    hash: String,
+}
+
+impl Templates<'_> {
+    /// Builds a template and waits until sandboxes can be made from it.
+    ///
+    /// Dropping the future gives up waiting; a build that was started goes on.
+    ///
+    /// # Errors
+    /// [`BuildError::Failed`] with the failed step, [`BuildError::Context`] when files are missing, or what may happen to any
+    /// call.
+    pub async fn build(&self, build: &Build) -> Result<RequestedBuild, BuildError> {
+        self.build_with(build, |_| {}).await
+    }
+
+    /// Builds a template, showing what the server logs meanwhile.
+    ///
+    /// # Errors
+    /// As [`Templates::build`].
+    pub async fn build_with(
+        &self,
+        build: &Build,
+        mut show: impl FnMut(&BuildLogEntry) + Send,
+    ) -> Result<RequestedBuild, BuildError> {
+        let requested = self.start(build).await?;
+        let mut entries = std::pin::pin!(self.follow(&requested.template_id, &requested.build_id));
+        while let Some(entry) = entries.try_next().await? {
+            show(&entry);
+        }
+        Ok(requested)
+    }
+
+    /// Asks for a build, uploads what the server lacks, starts it, and does not wait.
+    ///
+    /// # Errors
+    /// As [`Templates::build`], but for what happens on the server.
+    pub async fn start(&self, build: &Build) -> Result<RequestedBuild, BuildError> {
+        // Missing files are found out before the server hears of anything.
+        let template = build.template.clone();
+        let copies = blocking(move || look(&template)).await?;
+        let what = format!("ask for a build of template {:?}", build.body.name);
+        let request = Request::new(self.client, Method::POST, "/v3/templates", what).body(&build.body);
+        let requested = request.json::<RequestedBuild>().await.map_err(|failure| failure.into_error(&request.call))?;
+        for copied in copies.values() {
+            self.provide(&requested.template_id, copied).await?;
+        }
+        let RequestedBuild { template_id, build_id, .. } = &requested;
+        let path = format!("/v2/templates/{}/builds/{}", encode(template_id), encode(build_id));
+        let what = format!("start build {build_id} of template {template_id}");
+        let request = Request::new(self.client, Method::POST, path, what).body(&body(build, &copies));
+        request.send().await.map_err(|failure| failure.into_error(&request.call))?;
+        Ok(requested)
+    }
+
+    /// Uploads the archive of a copy, unless the server has it.
+    async fn provide(&self, template: &str, copied: &Arc<Copied>) -> Result<(), BuildError> {
+        let path = format!("/templates/{}/files/{}", encode(template), copied.hash);
+        let what = format!("ask where the files of {:?} go", copied.files.source);
+        let request = Request::new(self.client, Method::GET, path, what);
+        let FileUpload { present, url, headers } =
+            request.json().await.map_err(|failure| failure.into_error(&request.call))?;
+        let url = match url {
+            Some(url) if !present || copied.files.force_upload => url,
+            None if !present => {
+                return Err(request.call.misunderstood("it has no files and no place for them".into()).into());
+            }
+            _ => return Ok(()),
+        };
+        let packing = Arc::clone(copied);
+        let archive = blocking(move || {
+            let CopyFiles { follow_links, gzip, .. } = packing.files;
+            pack(&packing.entries, follow_links, gzip)
+        });
+        self.upload(&copied.files.source, &url, &headers.unwrap_or_default(), &archive.await?).await
+    }
+
+    /// Sends an archive from disk, a piece at a time. The place takes no key: the URL is its own.
+    async fn upload(
+        &self,
+        source: &str,
+        url: &str,
+        headers: &BTreeMap<String, String>,
+        archive: &NamedTempFile,
+    ) -> Result<(), BuildError> {
+        let failed = |source| ContextError::Io { path: archive.path().to_owned(), source };
+        let length = archive.as_file().metadata().map_err(failed)?.len();
+        // For silence, and not for the size.
+        let call = Call::new(format!("upload {source:?}"), Repeat::Harmless, self.client.deadline());
+        let (call, progress) = call.progressing();
+        let make = |http: &reqwest::Client| {
+            let mut request = http.put(url).header(CONTENT_LENGTH, length);
+            for (name, value) in headers.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("content-length")) {
+                request = request.header(name, value);
+            }
+            // Opened anew for each try.
+            let opened = stream::once(tokio::fs::File::open(archive.path().to_owned()));
+            let pieces = opened.map_ok(|file| ReaderStream::with_capacity(file, CHUNK)).try_flatten();
+            let progress = progress.clone();
+            request.body(reqwest::Body::wrap_stream(pieces.inspect(move |_| progress.note())))
+        };
+        let sent = self.client.shared().http.send(&call, make).await;
+        sent.map(drop).map_err(|failure| failure.into_error(&call).into())
+    }
+
+    /// Where a build stands, with the log entries after the first `seen`.
+    ///
+    /// # Errors
+    /// What may happen to any call.
+    pub async fn status(&self, template: &str, build: &str, seen: usize) -> Result<BuildProgress, CallError> {
+        status(self.client, template, build, seen).await
+    }
+
+    /// What a build logs, from its beginning until it is done. A failed build's last item is [`BuildError::Failed`].
+    pub fn follow(
+        &self,
+        template: &str,
+        build: &str,
+    ) -> impl Stream<Item = Result<BuildLogEntry, BuildError>> + Send + use<> {
+        struct Following {
+            template: String,
+            build: String,
+            client: crate::Client,
+            seen: usize,
+            began: Instant,
+            patience: Duration,
+            wait: bool,
+        }
+        let following = Following {
+            template: template.to_owned(),
+            build: build.to_owned(),
+            client: self.client.clone(),
+            seen: 0,
+            began: Instant::now(),
+            patience: self.patience,
+            wait: false,
+        };
+        let batches = stream::try_unfold(following, |mut at| async move {
+            loop {
+                if at.wait {
+                    tokio::time::sleep(LOOK).await;
+                }
+                let BuildProgress { status, log_entries, reason, .. } =
+                    status(&at.client, &at.template, &at.build, at.seen).await?;
+                at.seen += log_entries.len();
+                let done = matches!(status, BuildStatus::Ready | BuildStatus::Error);
+                at.wait = !done;
+                if !log_entries.is_empty() {
+                    return Ok::<_, BuildError>(Some((stream::iter(log_entries.into_iter().map(Ok)), at)));
+                }
+                match (status, reason) {
+                    (BuildStatus::Ready, _) => return Ok(None),
+                    (BuildStatus::Error, reason) => {
+                        let (message, step) = match reason {
+                            Some(reason) => (reason.message, reason.step),
+                            None => ("the server gives no reason".to_owned(), None),
+                        };
+                        return Err(BuildError::Failed { template: at.template, step, message });
+                    }
+                    _ if at.began.elapsed() >= at.patience => {
+                        return Err(BuildError::DeadlineExceeded { template: at.template, after: at.patience });
+                    }
+                    _ => {}
+                }
+            }
+        });
+        batches.try_flatten()
+    }
+
+    /// Log entries of a build, old ones too. A search is not part of the protocol here and is ignored.
+    ///
+    /// # Errors
+    /// What may happen to any call.
+    pub async fn logs(&self, template: &str, build: &str, query: &LogQuery) -> Result<Vec<BuildLogEntry>, CallError> {
+        let path = query.on(format!("/templates/{}/builds/{}/logs", encode(template), encode(build)));
+        let what = format!("read the log of build {build} of template {template}");
+        let request = Request::new(self.client, Method::GET, path, what);
+        let page = request.json::<BuildLogPage>().await.map_err(|failure| failure.into_error(&request.call))?;
+        Ok(page.logs)
+    }
+}
+
+async fn status(client: &crate::Client, template: &str, build: &str, seen: usize) -> Result<BuildProgress, CallError> {
+    let path = Path::new(format!("/templates/{}/builds/{}/status", encode(template), encode(build)));
+    let what = format!("look at build {build} of template {template}");
+    let request = Request::new(client, Method::GET, path.with("logsOffset", Some(seen)), what);
+    request.json().await.map_err(|failure| failure.into_error(&request.call))
+}
+
+/// The copies of a template by the numbers of their steps.
+fn look(template: &Template) -> Result<BTreeMap<usize, Arc<Copied>>, ContextError> {
+    let copies = template.steps.iter().enumerate().filter_map(|(number, step)| match &step.instruction {
+        Instruction::Copy(files) => Some((number, files)),
+        _ => None,
+    });
+    let copies: Vec<_> = copies.collect();
+    if copies.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let context = Context::open(&template.context, &template.ignore)?;
+    let copied = |(number, files): (usize, &CopyFiles)| {
+        let entries = context.select(&files.source)?;
+        let hash = hash(&files.source, &files.destination, &entries, files.follow_links)?;
+        Ok((number, Arc::new(Copied { files: files.clone(), entries, hash })))
+    };
+    copies.into_iter().map(copied).collect()
+}
+
+/// File work, away from the threads that serve connections.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ContextError> + Send + 'static,
+) -> Result<T, BuildError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => Ok(done?),
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+fn body(build: &Build, copies: &BTreeMap<usize, Arc<Copied>>) -> BuildStart {
+    let Template { base, registry, steps, start, ready, .. } = &build.template;
+    let (from_image, from_template) = match base {
+        Base::Image(image) => (Some(image.clone()), None),
+        Base::Template(template) => (None, Some(template.clone())),
+    };
+    let step = |(number, step): (usize, &super::definition::Step)| {
+        let (kind, args) = arguments(&step.instruction);
+        let files_hash = copies.get(&number).map(|copied| copied.hash.clone());
+        Step { kind: kind.to_owned(), args, files_hash, force: step.force }
+    };
+    BuildStart {
+        from_image,
+        from_template,
+        from_image_registry: registry.clone(),
+        force: build.force,
+        steps: steps.iter().enumerate().map(step).collect(),
+        start_cmd: start.clone(),
+        ready_cmd: ready.clone(),
+    }
+}
+
+fn arguments(instruction: &Instruction) -> (&'static str, Vec<String>) {
+    match instruction {
+        Instruction::Copy(CopyFiles { source, destination, owner, mode, .. }) => {
+            let mode = mode.map(|mode| format!("{mode:04o}")).unwrap_or_default();
+            ("COPY", vec![source.clone(), destination.clone(), owner.clone().unwrap_or_default(), mode])
+        }
+        Instruction::Run { command, user } => {
+            ("RUN", [Some(command.clone()), user.clone()].into_iter().flatten().collect())
+        }
+        Instruction::Env(pairs) => {
+            ("ENV", pairs.iter().flat_map(|(name, value)| [name.clone(), value.clone()]).collect())
+        }
+        Instruction::Workdir(path) => ("WORKDIR", vec![path.clone()]),
+        Instruction::User(name) => ("USER", vec![name.clone()]),
+    }
+}

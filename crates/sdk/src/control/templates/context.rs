@@ -1,0 +1,374 @@
+//! The files a build copies: which they are, and the hash that tells a server whether it has them. Both are as the official
+//! SDKs have them, so that their caches are shared.
+
+use std::fs::{self, Metadata};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+use sha2::{Digest as _, Sha256};
+
+use super::pattern::{compile, is_pattern};
+
+/// Files that cannot be copied into a template.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContextError {
+    /// Absolute, or with `..` out of the context.
+    #[error("cannot copy {source_path:?}: it must be a path inside the build's context")]
+    Outside { source_path: String },
+    #[error("cannot copy {source_path:?}: no such files in {context}")]
+    NoFiles { source_path: String, context: String },
+    #[error("{pattern:?} is not a pattern: {cause}")]
+    BadPattern { pattern: String, cause: String },
+    #[error("cannot read {path} for the build")]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// An entry to be copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) path: PathBuf,
+    /// To the context, with `/` between segments; `.` is the context itself.
+    pub(super) relative: String,
+}
+
+/// A directory that sources are relative to, without what its `.dockerignore` and the caller leave out.
+#[derive(Debug)]
+pub(super) struct Context {
+    root: PathBuf,
+    ignore: Ignore,
+}
+
+impl Context {
+    pub(super) fn open(root: &Path, patterns: &[String]) -> Result<Self, ContextError> {
+        let io = |source| ContextError::Io { path: root.to_owned(), source };
+        let root = std::path::absolute(root).map_err(io)?;
+        let mut all = match fs::read_to_string(root.join(".dockerignore")) {
+            Ok(text) => text.trim_start_matches('\u{feff}').lines().map(str::to_owned).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(source) => return Err(ContextError::Io { path: root.join(".dockerignore"), source }),
+        };
+        all.extend(patterns.iter().cloned());
+        Ok(Self { ignore: Ignore::new(&all)?, root })
+    }
+
+    /// Everything that `source` names: files, links, and directories with all below them; in the order of the hash.
+    pub(super) fn select(&self, source: &str) -> Result<Vec<Entry>, ContextError> {
+        let wanted = normalize(source).ok_or_else(|| ContextError::Outside { source_path: source.to_owned() })?;
+        let mut found = Vec::new();
+        for relative in self.named(&wanted)? {
+            self.take(&relative, &mut found)?;
+        }
+        let key = |entry: &Entry| if entry.relative == "." { String::new() } else { entry.relative.clone() };
+        found.sort_by_cached_key(key);
+        found.dedup();
+        if found.is_empty() {
+            let context = self.root.display().to_string();
+            return Err(ContextError::NoFiles { source_path: source.to_owned(), context });
+        }
+        Ok(found)
+    }
+
+    /// Paths that the source itself names.
+    fn named(&self, wanted: &str) -> Result<Vec<String>, ContextError> {
+        if !is_pattern(wanted) {
+            let exists = self.path(wanted).symlink_metadata().is_ok();
+            return Ok(if exists { vec![wanted.to_owned()] } else { Vec::new() });
+        }
+        let matches = pattern(wanted)?;
+        // `d/**` names `d` as well.
+        let itself = wanted.strip_suffix("/**").map(pattern).transpose()?;
+        let segments: Vec<&str> = wanted.split('/').collect();
+        let plain = segments.iter().take_while(|segment| !is_pattern(segment)).count();
+        let base = if plain == 0 { ".".to_owned() } else { segments[..plain].join("/") };
+        let mut all = Vec::new();
+        if plain > 0 && self.path(&base).symlink_metadata().is_ok() {
+            all.push(base.clone());
+        }
+        if self.path(&base).is_dir() {
+            self.walk(&base, &mut |relative, _| {
+                all.push(relative.to_owned());
+                true
+            })?;
+        }
+        all.retain(|path| matches.is_match(path) || itself.as_ref().is_some_and(|itself| itself.is_match(path)));
+        Ok(all)
+    }
+
+    /// Adds one named path and, for a directory, all below it that is not ignored.
+    fn take(&self, relative: &str, found: &mut Vec<Entry>) -> Result<(), ContextError> {
+        if relative != "." && self.ignore.matches(relative) {
+            return Ok(());
+        }
+        found.push(self.entry(relative));
+        let path = self.path(relative);
+        let is_directory = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+        if is_directory {
+            self.walk(relative, &mut |below, is_directory| {
+                let ignored = self.ignore.matches(below);
+                if !ignored {
+                    found.push(self.entry(below));
+                }
+                is_directory && (!ignored || self.ignore.may_take_back)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Visits everything below a directory; `visit` says whether to go into what it was shown. Links are not followed.
+    fn walk(&self, below: &str, visit: &mut dyn FnMut(&str, bool) -> bool) -> Result<(), ContextError> {
+        let path = self.path(below);
+        let failed = |source| ContextError::Io { path: path.clone(), source };
+        for entry in fs::read_dir(&path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "its name is not UTF-8");
+            let name = name.to_str().ok_or_else(|| ContextError::Io { path: entry.path(), source: unreadable() })?;
+            let relative = if below == "." { name.to_owned() } else { format!("{below}/{name}") };
+            let is_directory = entry.file_type().map_err(failed)?.is_dir();
+            if visit(&relative, is_directory) && is_directory {
+                self.walk(&relative, visit)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        if relative == "." { self.root.clone() } else { self.root.join(relative) }
+    }
+
+    fn entry(&self, relative: &str) -> Entry {
+        Entry { path: self.path(relative), relative: relative.to_owned() }
+    }
+}
+
+fn pattern(text: &str) -> Result<Regex, ContextError> {
+    compile(text).map_err(|error| ContextError::BadPattern { pattern: text.to_owned(), cause: error.to_string() })
+}
+
+/// Without `.`, `..` and doubled slashes; [`None`] when it leads out of the context.
+fn normalize(source: &str) -> Option<String> {
+    if Path::new(source).is_absolute() || source.starts_with('/') {
+        return None;
+    }
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in source.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop()?;
+            }
+            other => segments.push(other),
+        }
+    }
+    Some(if segments.is_empty() { ".".to_owned() } else { segments.join("/") })
+}
+
+/// Rules of a `.dockerignore`: the last that matches counts, and what matches a directory matches all below it.
+#[derive(Debug)]
+struct Ignore {
+    rules: Vec<Rule>,
+    /// There are rules that take back, so that ignored directories must be looked into.
+    may_take_back: bool,
+}
+
+#[derive(Debug)]
+struct Rule {
+    takes_back: bool,
+    matches: Regex,
+}
+
+impl Ignore {
+    fn new(lines: &[String]) -> Result<Self, ContextError> {
+        let mut rules = Vec::new();
+        for line in lines.iter().filter(|line| !line.starts_with('#')).map(|line| line.trim()) {
+            let (takes_back, text) = line.strip_prefix('!').map_or((false, line), |text| (true, text.trim()));
+            if line.is_empty() {
+                continue;
+            }
+            let bad = |cause: &str| ContextError::BadPattern { pattern: line.to_owned(), cause: cause.to_owned() };
+            if text.is_empty() {
+                return Err(bad("nothing to take back"));
+            }
+            let clean = normalize(text.trim_start_matches('/')).ok_or_else(|| bad("it leads out of the context"))?;
+            rules.push(Rule { takes_back, matches: pattern(&clean)? });
+        }
+        Ok(Self { may_take_back: rules.iter().any(|rule| rule.takes_back), rules })
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        let mut above: Vec<bool> = vec![false; self.rules.len()];
+        let mut ignored = false;
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        for end in ends {
+            ignored = false;
+            for (rule, above) in self.rules.iter().zip(&mut above) {
+                // A rule that would change nothing is not asked, and so does not count for what lies below.
+                *above = *above || (rule.takes_back == ignored && rule.matches.is_match(&path[..end]));
+                if *above {
+                    ignored = !rule.takes_back;
+                }
+            }
+        }
+        ignored
+    }
+}
+
+/// The hash of a copy: of its source and destination as written, and of each entry's path, mode, size and content. Owners
+/// and times are left out, so that it is the same on every machine.
+pub(super) fn hash(source: &str, destination: &str, entries: &[Entry], follow: bool) -> Result<String, ContextError> {
+    let mut hash = Sha256::new();
+    hash.update(format!("COPY {source} {destination}"));
+    let mut buffer = vec![0; 1 << 16];
+    for Entry { path, relative } in entries {
+        let failed = |source| ContextError::Io { path: path.clone(), source };
+        hash.update(relative);
+        let own = path.symlink_metadata().map_err(failed)?;
+        if own.is_symlink() && !(follow && path.exists()) {
+            hash.update(stable(&own));
+            hash.update(fs::read_link(path).map_err(failed)?.to_string_lossy().as_bytes());
+            continue;
+        }
+        let metadata = path.metadata().map_err(failed)?;
+        hash.update(stable(&metadata));
+        if metadata.is_file() {
+            let mut file = fs::File::open(path).map_err(failed)?;
+            loop {
+                match file.read(&mut buffer).map_err(failed)? {
+                    0 => break,
+                    count => hash.update(&buffer[..count]),
+                }
+            }
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Mode, and size but for directories, whose size is the file system's affair.
+fn stable(metadata: &Metadata) -> String {
+    let mode = mode(metadata);
+    if metadata.is_dir() { mode.to_string() } else { format!("{mode}{}", metadata.len()) }
+}
+
+#[cfg(unix)]
+fn mode(metadata: &Metadata) -> u32 {
+    std::os::unix::fs::MetadataExt::mode(metadata)
+}
+
+/// As Python makes modes up where there are none.
+#[cfg(not(unix))]
+fn mode(metadata: &Metadata) -> u32 {
+    let readonly = metadata.permissions().readonly();
+    match (metadata.is_dir(), metadata.is_symlink()) {
+        (true, _) => 0o040_777,
+        (_, true) => 0o120_777,
+        _ if readonly => 0o100_444,
+        _ => 0o100_666,
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn tree() -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a directory");
+        let at = |path: &str| root.path().join(path);
+        for (path, content) in [
+            ("app/main.py", "print(1)\n"),
+            ("app/data/t.csv", "a,b\n"),
+            ("app/.env", "k"),
+            ("node_modules/x/i.js", "x"),
+            ("README.md", "read"),
+        ] {
+            fs::create_dir_all(at(path).parent().expect("a parent")).expect("directories");
+            fs::write(at(path), content).expect("a file");
+            fs::set_permissions(at(path), fs::Permissions::from_mode(0o644)).expect("a mode");
+        }
+        for (path, mode) in
+            [("app/main.py", 0o755), ("app", 0o755), ("app/data", 0o755), ("node_modules", 0o755), (".", 0o755)]
+        {
+            fs::set_permissions(at(path), fs::Permissions::from_mode(mode)).expect("a mode");
+        }
+        for (target, link) in [("main.py", "app/link"), ("/nowhere", "app/dangling"), ("data", "app/dirlink")] {
+            symlink(target, at(link)).expect("a link");
+        }
+        root
+    }
+
+    /// The paths and hashes are what Python's `e2b` 2.63.0 makes of the same tree.
+    #[test]
+    fn files_and_hashes_are_those_of_the_official_sdk() {
+        let root = tree();
+        let app = "app app/.env app/dangling app/data app/data/t.csv app/dirlink app/link app/main.py";
+        for (source, destination, ignore, follow, expected, paths) in [
+            ("app", "/app", "", false, "f4522c0166ad7affb3196fa3d3c0444126d8a263801eaad7705d89cc01cb8cf2", app),
+            ("app", "/app", "", true, "280b3d555282cfdf2aa529811f5fe91af4867d720de7be736345632231ab054d", app),
+            (
+                ".",
+                "/home/user/",
+                "node_modules",
+                false,
+                "7ac76be088483efc30f3c14c4ddec31cad42d19c70eb683817ca308b19004aae",
+                &format!(". README.md {app}"),
+            ),
+            ("app/**", "/x", "", false, "75fd9e4f95a8df027278908e02ea3ec250256334ba968890fa9cefc1652006c5", app),
+            (
+                "**/*.py",
+                "/x",
+                "",
+                false,
+                "7ba755471b9dc8cedc1d5cadd647282a34511818230d90e1daa9344aa26ed39f",
+                "app/main.py",
+            ),
+            (
+                "./app/data/",
+                "rel",
+                "",
+                false,
+                "649bee813e13a85eb41961159ae78061a7cc94bb2fdb4e4c95f946b795ae55da",
+                "app/data app/data/t.csv",
+            ),
+            (
+                "*",
+                ".",
+                "# all but data\nnode_modules\napp/*\n!app/data\n*.md\n",
+                false,
+                "b66fe4b321057d86831f8d6c80e73c763f624d7586d18148900c134d4ff738dd",
+                "app app/data app/data/t.csv",
+            ),
+            (
+                "app/[md]*",
+                "/x",
+                "app/data/*.csv",
+                false,
+                "ec1702590d0e1f0c47328ecdc6d280f973298715aac883992f90ee00742c13fd",
+                "app/dangling app/data app/dirlink app/main.py",
+            ),
+        ] {
+            let patterns: Vec<String> = ignore.lines().map(str::to_owned).collect();
+            let context = Context::open(root.path(), &patterns).expect("a context");
+            let entries = context.select(source).expect("files");
+            let found: Vec<&str> = entries.iter().map(|entry| entry.relative.as_str()).collect();
+            assert_eq!(found.join(" "), paths, "{source}");
+            assert_eq!(hash(source, destination, &entries, follow).expect("a hash"), expected, "{source} {follow}");
+        }
+    }
+
+    #[test]
+    fn a_dockerignore_counts_and_what_is_outside_is_refused() {
+        let root = tree();
+        fs::write(root.path().join(".dockerignore"), "**/*.csv\n").expect("a file");
+        let context = Context::open(root.path(), &[]).expect("a context");
+        assert_eq!(context.select("app/data").expect("files").len(), 1);
+        for source in ["/etc/passwd", "../x", "app/../../x"] {
+            assert!(matches!(context.select(source), Err(ContextError::Outside { .. })), "{source}");
+        }
+        for source in ["nothing", "*.none", "app/data/t.csv"] {
+            assert!(matches!(context.select(source), Err(ContextError::NoFiles { .. })), "{source}");
+        }
+    }
+}

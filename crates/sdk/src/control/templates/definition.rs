@@ -1,0 +1,265 @@
+//! What a template is made of: a base, steps, and what runs when it starts.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::secret::Secret;
+
+/// A template to be built, from an image, another template or a Dockerfile.
+///
+/// ```
+/// use sandbar_sdk::templates::Template;
+///
+/// let template = Template::from_image("python:3.12")
+///     .context("./app")
+///     .copy("requirements.txt", "/home/user/")
+///     .run("pip install -r /home/user/requirements.txt")
+///     .env("MODE", "production")
+///     .start("python -m http.server 8000", "curl -fs localhost:8000");
+/// ```
+#[derive(Clone)]
+pub struct Template {
+    pub(super) base: Base,
+    pub(super) registry: Option<Value>,
+    pub(super) context: PathBuf,
+    pub(super) ignore: Vec<String>,
+    pub(super) steps: Vec<Step>,
+    pub(super) start: Option<String>,
+    pub(super) ready: Option<String>,
+    /// Steps added from now on are not taken from the cache.
+    forcing: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Base {
+    Image(String),
+    Template(String),
+}
+
+#[derive(Clone)]
+pub(super) struct Step {
+    pub(super) instruction: Instruction,
+    pub(super) force: bool,
+}
+
+#[derive(Clone)]
+pub(super) enum Instruction {
+    Copy(CopyFiles),
+    Run { command: String, user: Option<String> },
+    Env(Vec<(String, String)>),
+    Workdir(String),
+    User(String),
+}
+
+/// Files to be copied into a template.
+#[derive(Debug, Clone)]
+pub struct CopyFiles {
+    pub(super) source: String,
+    pub(super) destination: String,
+    pub(super) owner: Option<String>,
+    pub(super) mode: Option<u32>,
+    pub(super) follow_links: bool,
+    pub(super) gzip: bool,
+    pub(super) force_upload: bool,
+}
+
+impl CopyFiles {
+    /// `source` is a path or pattern inside the context. A `destination` that ends with a slash is a directory to copy into.
+    pub fn new(source: impl Into<String>, destination: impl Into<String>) -> Self {
+        Self {
+            source: source.into(),
+            destination: destination.into(),
+            owner: None,
+            mode: None,
+            follow_links: false,
+            gzip: true,
+            force_upload: false,
+        }
+    }
+
+    /// `user` or `user:group`; the user of the step unless set.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// Permission bits of everything copied; as in the context unless set.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// Copies what links point to instead of the links.
+    #[must_use]
+    pub fn follow_links(mut self) -> Self {
+        self.follow_links = true;
+        self
+    }
+
+    /// Sends the archive as it is, for content that does not compress.
+    #[must_use]
+    pub fn uncompressed(mut self) -> Self {
+        self.gzip = false;
+        self
+    }
+
+    /// Sends the files even when the server has them.
+    #[must_use]
+    pub fn force_upload(mut self) -> Self {
+        self.force_upload = true;
+        self
+    }
+}
+
+impl Template {
+    fn new(base: Base) -> Self {
+        Self {
+            base,
+            registry: None,
+            context: PathBuf::from("."),
+            ignore: Vec::new(),
+            steps: Vec::new(),
+            start: None,
+            ready: None,
+            forcing: false,
+        }
+    }
+
+    /// From a container image.
+    pub fn from_image(image: impl Into<String>) -> Self {
+        Self::new(Base::Image(image.into()))
+    }
+
+    /// From another template, by name or id.
+    pub fn from_template(template: impl Into<String>) -> Self {
+        Self::new(Base::Template(template.into()))
+    }
+
+    /// Opens a registry that wants a name and a password.
+    #[must_use]
+    pub fn registry(mut self, username: &str, password: &Secret) -> Self {
+        self.registry = Some(json!({ "type": "registry", "username": username, "password": password.expose() }));
+        self
+    }
+
+    /// Opens a registry of AWS.
+    #[must_use]
+    pub fn aws_registry(mut self, access_key_id: &str, secret_access_key: &Secret, region: &str) -> Self {
+        let secret = secret_access_key.expose();
+        self.registry = Some(json!({
+            "type": "aws", "awsAccessKeyId": access_key_id, "awsSecretAccessKey": secret, "awsRegion": region,
+        }));
+        self
+    }
+
+    /// Opens a registry of Google Cloud by the JSON of a service account.
+    #[must_use]
+    pub fn gcp_registry(mut self, service_account: &Secret) -> Self {
+        self.registry = Some(json!({ "type": "gcp", "serviceAccountJson": service_account.expose() }));
+        self
+    }
+
+    /// The directory that copies are relative to; the current one unless set. Its `.dockerignore` counts.
+    #[must_use]
+    pub fn context(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.context = directory.into();
+        self
+    }
+
+    /// Leaves files out of copies, in the syntax of a `.dockerignore`.
+    #[must_use]
+    pub fn ignore(mut self, pattern: impl Into<String>) -> Self {
+        self.ignore.push(pattern.into());
+        self
+    }
+
+    /// Copies files of the context.
+    #[must_use]
+    pub fn copy(self, source: impl Into<String>, destination: impl Into<String>) -> Self {
+        self.copy_files(CopyFiles::new(source, destination))
+    }
+
+    /// Copies files of the context, with options.
+    #[must_use]
+    pub fn copy_files(self, files: CopyFiles) -> Self {
+        self.step(Instruction::Copy(files))
+    }
+
+    /// Runs a shell command as the user of the moment.
+    #[must_use]
+    pub fn run(self, command: impl Into<String>) -> Self {
+        self.step(Instruction::Run { command: command.into(), user: None })
+    }
+
+    /// Runs a shell command as `user`.
+    #[must_use]
+    pub fn run_as(self, user: impl Into<String>, command: impl Into<String>) -> Self {
+        self.step(Instruction::Run { command: command.into(), user: Some(user.into()) })
+    }
+
+    /// A variable for the steps that follow and for sandboxes.
+    #[must_use]
+    pub fn env(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.step(Instruction::Env(vec![(name.into(), value.into())]))
+    }
+
+    /// Variables, in one step.
+    #[must_use]
+    pub fn envs(self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.step(Instruction::Env(variables.into_iter().collect()))
+    }
+
+    /// The working directory of the steps that follow and of sandboxes.
+    #[must_use]
+    pub fn workdir(self, path: impl Into<String>) -> Self {
+        self.step(Instruction::Workdir(path.into()))
+    }
+
+    /// The user of the steps that follow and of sandboxes.
+    #[must_use]
+    pub fn user(self, name: impl Into<String>) -> Self {
+        self.step(Instruction::User(name.into()))
+    }
+
+    /// What runs in every sandbox from its start, and the command whose success says that it is up.
+    #[must_use]
+    pub fn start(mut self, command: impl Into<String>, ready: impl Into<String>) -> Self {
+        self.start = Some(command.into());
+        self.ready(ready)
+    }
+
+    /// The command whose success says that the template is ready, without one that starts.
+    #[must_use]
+    pub fn ready(mut self, command: impl Into<String>) -> Self {
+        self.ready = Some(command.into());
+        self
+    }
+
+    /// Takes the steps that follow from no cache.
+    #[must_use]
+    pub fn skip_cache(mut self) -> Self {
+        self.forcing = true;
+        self
+    }
+
+    fn step(mut self, instruction: Instruction) -> Self {
+        let force = self.forcing || matches!(&instruction, Instruction::Copy(files) if files.force_upload);
+        self.steps.push(Step { instruction, force });
+        self
+    }
+}
+
+/// Commands, variables and registries may hold secrets.
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Template")
+            .field("base", &self.base)
+            .field("context", &self.context)
+            .field("steps", &self.steps.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,234 @@
+//! Templates: what sandboxes are made from. Build them, name them, tag them, remove them.
+
+mod archive;
+mod build;
+mod context;
+mod definition;
+mod dockerfile;
+mod pattern;
+
+use std::time::Duration;
+
+use futures::Stream;
+use http::Method;
+use protocol::rest::template::{
+    AssignTags, AssignedTags, RemoveTags, Template as ListedTemplate, TemplateAlias, TemplateTag, TemplateUpdate,
+    TemplateUpdated, TemplateWithBuilds,
+};
+
+pub use build::{Build, BuildError};
+pub use context::ContextError;
+pub use definition::{CopyFiles, Template};
+pub use dockerfile::DockerfileError;
+
+use super::pages::{Page, rows};
+use super::query::{Path, encode};
+use super::request::{Request, lacks_path};
+use crate::client::Client;
+use crate::error::CallError;
+use crate::transport::{Failure, Refusal};
+
+/// How long a build may take; E2B's own limit.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Something that could not be done to a template.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    #[error("template {template:?} does not exist: {message}")]
+    NotFound { template: String, message: String },
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl TemplateError {
+    fn of(failure: Failure, template: &str, request: &Request<'_>) -> Self {
+        match failure {
+            Failure::Refused(Refusal { status: 404, message, .. }) => {
+                Self::NotFound { template: template.to_owned(), message }
+            }
+            other => Self::Call(other.into_error(&request.call)),
+        }
+    }
+}
+
+/// The templates of a service. From [`Client::templates`].
+///
+/// ```no_run
+/// # async fn example(client: sandbar_sdk::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use sandbar_sdk::templates::{Build, Template};
+///
+/// let template = Template::from_dockerfile("FROM debian:12\nRUN apt-get update\n")?;
+/// let build = Build::new("tools:v1", template).memory_mb(1024);
+/// client.templates().build_with(&build, |entry| println!("{}", entry.message)).await?;
+/// let sandbox = client.create("tools:v1").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Templates<'a> {
+    client: &'a Client,
+    patience: Duration,
+}
+
+impl Client {
+    /// What sandboxes are made from.
+    pub fn templates(&self) -> Templates<'_> {
+        Templates { client: self, patience: PATIENCE }
+    }
+}
+
+impl Templates<'_> {
+    /// The same, waiting for builds as long as `patience` instead of an hour.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// All templates, page after page. Servers without pages send them at once.
+    pub fn list(&self) -> impl Stream<Item = Result<ListedTemplate, CallError>> + Send + use<> {
+        let client = self.client.clone();
+        rows(move |token: Option<String>| {
+            let client = client.clone();
+            async move {
+                let path = Path::new("/v2/templates").with("nextToken", token.as_deref());
+                let request = Request::new(&client, Method::GET, path, "list templates");
+                match request.page().await {
+                    Ok((page, _)) => Ok(page),
+                    Err(Failure::Refused(refusal)) if token.is_none() && lacks_path(&refusal) => {
+                        let request = Request::new(&client, Method::GET, "/templates", "list templates");
+                        let items = request.json().await.map_err(|failure| failure.into_error(&request.call))?;
+                        Ok(Page { items, next: None })
+                    }
+                    Err(failure) => Err(failure.into_error(&request.call)),
+                }
+            }
+        })
+    }
+
+    /// One template, by id or name, with all its builds.
+    ///
+    /// # Errors
+    /// [`TemplateError::NotFound`], or what may happen to any call.
+    pub async fn get(&self, template: &str) -> Result<TemplateWithBuilds, TemplateError> {
+        let mut found: Option<TemplateWithBuilds> = None;
+        let mut token: Option<String> = None;
+        loop {
+            let path = Path::new(format!("/templates/{}", encode(template))).with("nextToken", token.as_deref());
+            let request = Request::new(self.client, Method::GET, path, format!("look at template {template:?}"));
+            let answer = request.json_and_next::<TemplateWithBuilds>().await;
+            let (page, next) = answer.map_err(|failure| TemplateError::of(failure, template, &request))?;
+            let whole = match found.take() {
+                Some(mut whole) => {
+                    whole.builds.extend(page.builds);
+                    whole
+                }
+                None => page,
+            };
+            if next.is_none() || next == token {
+                return Ok(whole);
+            }
+            (found, token) = (Some(whole), next);
+        }
+    }
+
+    /// Deletes a template by its id. False when there was none.
+    ///
+    /// # Errors
+    /// [`CallError::Invalid`] while sandboxes are made from it, or what may happen to any call.
+    pub async fn delete(&self, template: &str) -> Result<bool, CallError> {
+        let path = format!("/templates/{}", encode(template));
+        let request = Request::new(self.client, Method::DELETE, path, format!("delete template {template:?}"));
+        match request.send().await {
+            Ok(_) => Ok(true),
+            Err(Failure::Refused(Refusal { status: 404, .. })) => Ok(false),
+            Err(failure) => Err(failure.into_error(&request.call)),
+        }
+    }
+
+    /// Whether a name is taken, by anybody.
+    ///
+    /// # Errors
+    /// What may happen to any call.
+    pub async fn exists(&self, name: &str) -> Result<bool, CallError> {
+        match self.alias_request(name).send().await {
+            Ok(_) => Ok(true),
+            Err(Failure::Refused(Refusal { status: 404, .. })) => Ok(false),
+            // Somebody else's.
+            Err(Failure::Refused(Refusal { status: 403, .. })) => Ok(true),
+            Err(failure) => Err(failure.into_error(&self.alias_request(name).call)),
+        }
+    }
+
+    /// The template behind a name.
+    ///
+    /// # Errors
+    /// [`TemplateError::NotFound`]; [`CallError::Unauthorized`] when it is somebody else's; what may happen to any call.
+    pub async fn alias(&self, name: &str) -> Result<TemplateAlias, TemplateError> {
+        let request = self.alias_request(name);
+        request.json().await.map_err(|failure| TemplateError::of(failure, name, &request))
+    }
+
+    fn alias_request(&self, name: &str) -> Request<'_> {
+        let path = format!("/templates/aliases/{}", encode(name));
+        Request::new(self.client, Method::GET, path, format!("look for template {name:?}"))
+    }
+
+    /// Gives tags to the build that `target` (`name` or `name:tag`) stands for.
+    ///
+    /// # Errors
+    /// [`TemplateError::NotFound`], or what may happen to any call.
+    pub async fn assign_tags(&self, target: &str, tags: &[&str]) -> Result<AssignedTags, TemplateError> {
+        let body = AssignTags { target: target.to_owned(), tags: texts(tags) };
+        let request = Request::new(self.client, Method::POST, "/templates/tags", format!("tag template {target:?}"));
+        let request = request.body(&body).harmless();
+        request.json().await.map_err(|failure| TemplateError::of(failure, target, &request))
+    }
+
+    /// Takes tags from a template; `name` has none.
+    ///
+    /// # Errors
+    /// [`TemplateError::NotFound`], or what may happen to any call.
+    pub async fn remove_tags(&self, name: &str, tags: &[&str]) -> Result<(), TemplateError> {
+        let body = RemoveTags { name: name.to_owned(), tags: texts(tags) };
+        let what = format!("take tags from template {name:?}");
+        let request = Request::new(self.client, Method::DELETE, "/templates/tags", what).body(&body);
+        request.send().await.map(drop).map_err(|failure| TemplateError::of(failure, name, &request))
+    }
+
+    /// The tags of a template, by id or name.
+    ///
+    /// # Errors
+    /// [`TemplateError::NotFound`], or what may happen to any call.
+    pub async fn tags(&self, template: &str) -> Result<Vec<TemplateTag>, TemplateError> {
+        let path = format!("/templates/{}/tags", encode(template));
+        let request = Request::new(self.client, Method::GET, path, format!("read the tags of template {template:?}"));
+        request.json().await.map_err(|failure| TemplateError::of(failure, template, &request))
+    }
+
+    /// Whether others may make sandboxes from a template.
+    ///
+    /// # Errors
+    /// [`TemplateError::NotFound`], or what may happen to any call.
+    pub async fn set_public(&self, template: &str, public: bool) -> Result<(), TemplateError> {
+        let body = TemplateUpdate { public: Some(public) };
+        let what = format!("change template {template:?}");
+        let second =
+            Request::new(self.client, Method::PATCH, format!("/v2/templates/{}", encode(template)), what.clone());
+        let second = second.body(&body);
+        match second.json::<TemplateUpdated>().await {
+            Ok(_) => Ok(()),
+            Err(Failure::Refused(refusal)) if lacks_path(&refusal) => {
+                let path = format!("/templates/{}", encode(template));
+                let first = Request::new(self.client, Method::PATCH, path, what).body(&body);
+                first.send().await.map(drop).map_err(|failure| TemplateError::of(failure, template, &first))
+            }
+            Err(failure) => Err(TemplateError::of(failure, template, &second)),
+        }
+    }
+}
+
+fn texts(tags: &[&str]) -> Vec<String> {
+    tags.iter().map(|tag| (*tag).to_owned()).collect()
+}
