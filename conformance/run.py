@@ -48,6 +48,8 @@ def main() -> int:
         environments.prepare(columns)
     except environments.SetupError as error:
         return _fail(str(error))
+    if arguments.prepare:
+        return 0
 
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -71,6 +73,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--url", help="a server that already runs")
     parser.add_argument("--sandbox-url", help="its sandbox URL, when that is another one")
     parser.add_argument("--key", default=os.environ.get("E2B_API_KEY", ""), help="its key (default: E2B_API_KEY)")
+    parser.add_argument("--prepare", action="store_true", help="install the SDKs, run nothing")
     parser.add_argument("--quick", action="store_true", help="the most important scenarios only")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the table would change or any mark is ✗")
     parser.add_argument("--only", help="columns whose name contains one of these, comma separated: `python-2.63.0-sync`, `js`, `http`")
@@ -82,7 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--no-newest", action="store_true", help="do not ask the registries for newer releases")
     parser.add_argument("--json", type=Path, help="write every outcome, with traces, to this file")
     arguments = parser.parse_args()
-    if bool(arguments.server) == bool(arguments.url):
+    if bool(arguments.server) == bool(arguments.url) and not arguments.prepare:
         parser.error("give either --server or --url")
     if arguments.soak:
         arguments.filter, arguments.cycles = "cycles", 100

@@ -1,5 +1,6 @@
 //! The measurements: each gives rows with a figure, its baseline, its target and whether it is met.
 
+mod clients;
 mod commands;
 mod density;
 mod pause;
@@ -19,15 +20,40 @@ pub(crate) struct Plan {
     pub(crate) transfer_mib: usize,
     pub(crate) pauses: usize,
     pub(crate) sandboxes: usize,
+    pub(crate) client_rounds: usize,
+    pub(crate) client_commands: usize,
+    pub(crate) client_files: usize,
 }
 
 impl Plan {
     pub(crate) fn full() -> Self {
-        Self { quick: false, creates: 60, runs: 200, transfer_rounds: 7, transfer_mib: 256, pauses: 60, sandboxes: 200 }
+        Self {
+            quick: false,
+            creates: 60,
+            runs: 200,
+            transfer_rounds: 7,
+            transfer_mib: 256,
+            pauses: 60,
+            sandboxes: 200,
+            client_rounds: 5,
+            client_commands: 200,
+            client_files: 1000,
+        }
     }
 
     pub(crate) fn quick() -> Self {
-        Self { quick: true, creates: 8, runs: 25, transfer_rounds: 3, transfer_mib: 64, pauses: 10, sandboxes: 20 }
+        Self {
+            quick: true,
+            creates: 8,
+            runs: 25,
+            transfer_rounds: 3,
+            transfer_mib: 64,
+            pauses: 10,
+            sandboxes: 20,
+            client_rounds: 1,
+            client_commands: 50,
+            client_files: 200,
+        }
     }
 }
 
@@ -74,11 +100,12 @@ type Step = fn(&Server, &Plan) -> anyhow::Result<Vec<Row>>;
 
 /// Runs the measurements whose name contains `only`, in an order that keeps the memory figure last.
 pub(crate) fn all(server: &Server, plan: &Plan, only: &str) -> anyhow::Result<Vec<Row>> {
-    let steps: [(&str, Step); 5] = [
+    let steps: [(&str, Step); 6] = [
         ("create", commands::create),
         ("run", commands::warm),
         ("transfer", transfer::transfer),
         ("pause", pause::pause),
+        ("clients", clients::clients),
         ("density", density::density),
     ];
     let mut rows = Vec::new();
