@@ -1,0 +1,271 @@
+//! The Chrome DevTools Protocol over `--remote-debugging-pipe`: JSON messages that end with a zero byte.
+//!
+//! A pipe of our own rather than a library over a web socket: it needs no port in the browser's namespace, ends with the browser, and
+//! we use two dozen of the protocol's thousand methods. The usual library's generated code takes 73 seconds to compile and accepts
+//! only a web socket's address.
+//!
+//! Events are not queued. The reader hands each to its session's [`Sink`] at once, which folds it into a state of bounded size:
+//! a page that logs without end costs time, not memory.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, trace, warn};
+
+/// A picture is far smaller; what a page prints to its console can be larger, and is dropped.
+const LONGEST_MESSAGE: u64 = 32 << 20;
+/// Orders that wait to be written. The browser reads at once; a stopped one should not let them pile up.
+const WAITING_ORDERS: usize = 64;
+
+/// Takes the events of one session: method and parameters.
+pub(crate) type Sink = Arc<dyn Fn(&str, &Value) + Send + Sync>;
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OrderError {
+    #[error("the browser has ended")]
+    Ended,
+    #[error("{method} was not answered within {within:?}")]
+    TimedOut { method: &'static str, within: Duration },
+    #[error("{method}: {message}")]
+    Refused { method: &'static str, message: String },
+}
+
+/// Our side of the pipe. Clones share it; the tasks that serve it end with the last one, or with the browser.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    orders: mpsc::Sender<Vec<u8>>,
+    _tasks: Arc<[AbortOnDropHandle<()>; 2]>,
+}
+
+struct Shared {
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Result<Value, String>>>>,
+    sinks: Mutex<HashMap<String, Sink>>,
+    /// Cancelled when the pipe has ended.
+    ended: CancellationToken,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Message {
+    id: Option<u64>,
+    session_id: Option<String>,
+    method: Option<String>,
+    #[serde(default)]
+    params: Value,
+    #[serde(default)]
+    result: Value,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
+}
+
+impl Connection {
+    /// Needs a running tokio runtime.
+    pub(crate) fn new(orders: OwnedFd, answers: OwnedFd) -> std::io::Result<Self> {
+        let writer = pipe::Sender::from_owned_fd(orders)?;
+        let reader = pipe::Receiver::from_owned_fd(answers)?;
+        let shared = Arc::new(Shared {
+            next: AtomicU64::new(1),
+            waiting: Mutex::default(),
+            sinks: Mutex::default(),
+            ended: CancellationToken::new(),
+        });
+        let (sender, queue) = mpsc::channel(WAITING_ORDERS);
+        let tasks = [
+            AbortOnDropHandle::new(tokio::spawn(write(writer, queue, shared.ended.clone()))),
+            AbortOnDropHandle::new(tokio::spawn(read(reader, Arc::clone(&shared)))),
+        ];
+        Ok(Self { shared, orders: sender, _tasks: Arc::new(tasks) })
+    }
+
+    /// Resolves when the browser has closed the pipe.
+    pub(crate) async fn ended(&self) {
+        self.shared.ended.cancelled().await;
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shared.ended.is_cancelled()
+    }
+
+    /// Gives an order and waits for its answer; `session` is that of a page, or `None` for the browser itself.
+    pub(crate) async fn order(
+        &self,
+        session: Option<&str>,
+        method: &'static str,
+        params: Value,
+        within: Duration,
+    ) -> Result<Value, OrderError> {
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        lock(&self.shared.waiting).insert(id, sender);
+        let _entry = Waiting { shared: &self.shared, id };
+        let exchange = async {
+            self.orders.send(encode(id, session, method, &params)).await.map_err(|_| OrderError::Ended)?;
+            match answer.await {
+                Ok(Ok(result)) => Ok(result),
+                Ok(Err(message)) => Err(OrderError::Refused { method, message }),
+                Err(_) => Err(OrderError::Ended),
+            }
+        };
+        let started = Instant::now();
+        let done = tokio::select! {
+            done = tokio::time::timeout(within, exchange) => {
+                done.unwrap_or(Err(OrderError::TimedOut { method, within }))
+            }
+            () = self.ended() => Err(OrderError::Ended),
+        };
+        trace!(method, took = ?started.elapsed(), ok = done.is_ok(), "order");
+        done
+    }
+
+    /// A handle for sinks, which may give orders but must not keep the connection.
+    pub(crate) fn teller(&self, session: &str) -> Teller {
+        Teller { orders: self.orders.downgrade(), shared: Arc::downgrade(&self.shared), session: session.to_owned() }
+    }
+
+    /// Sends the events of `session` to `sink` until [`forget`](Self::forget).
+    pub(crate) fn listen(&self, session: &str, sink: Sink) {
+        lock(&self.shared.sinks).insert(session.to_owned(), sink);
+    }
+
+    pub(crate) fn forget(&self, session: &str) {
+        lock(&self.shared.sinks).remove(session);
+    }
+}
+
+/// Gives orders whose answers nobody waits for.
+pub(crate) struct Teller {
+    orders: mpsc::WeakSender<Vec<u8>>,
+    shared: std::sync::Weak<Shared>,
+    session: String,
+}
+
+impl Teller {
+    pub(crate) fn tell(&self, method: &'static str, params: &Value) {
+        let (Some(orders), Some(shared)) = (self.orders.upgrade(), self.shared.upgrade()) else { return };
+        let id = shared.next.fetch_add(1, Ordering::Relaxed);
+        if orders.try_send(encode(id, Some(&self.session), method, params)).is_err() {
+            debug!(method, "an order to the browser was not sent");
+        }
+    }
+}
+
+/// Takes the entry back when the caller stops waiting, for whatever reason.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.shared.waiting).remove(&self.id);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn encode(id: u64, session: Option<&str>, method: &str, params: &Value) -> Vec<u8> {
+    let mut message = json!({ "id": id, "method": method, "params": params });
+    if let Some(session) = session {
+        message["sessionId"] = session.into();
+    }
+    let mut bytes = message.to_string().into_bytes();
+    bytes.push(0);
+    bytes
+}
+
+async fn write(mut writer: pipe::Sender, mut queue: mpsc::Receiver<Vec<u8>>, ended: CancellationToken) {
+    while let Some(Some(bytes)) = ended.run_until_cancelled(queue.recv()).await {
+        if let Some(Err(error)) = ended.run_until_cancelled(writer.write_all(&bytes)).await {
+            debug!(%error, "the browser takes no more orders");
+            break;
+        }
+    }
+}
+
+async fn read(reader: pipe::Receiver, shared: Arc<Shared>) {
+    let mut reader = BufReader::with_capacity(64 << 10, reader);
+    let mut message = Vec::new();
+    loop {
+        message.clear();
+        match (&mut reader).take(LONGEST_MESSAGE).read_until(0, &mut message).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) if message.last() == Some(&0) => {
+                message.pop();
+                shared.take(&message);
+            }
+            Ok(length) if (length as u64) < LONGEST_MESSAGE => break, // It ended in the middle of a message.
+            Ok(_) => {
+                warn!("a message of the browser is too long and was dropped");
+                if !skip_message(&mut reader).await {
+                    break;
+                }
+            }
+        }
+        // One long message should not keep its memory for ever.
+        message.shrink_to(1 << 20);
+    }
+    shared.ended.cancel();
+    lock(&shared.waiting).clear();
+    lock(&shared.sinks).clear();
+}
+
+/// Reads to the end of the current message; false if the stream ends first.
+async fn skip_message(reader: &mut BufReader<pipe::Receiver>) -> bool {
+    loop {
+        let Ok(buffer) = reader.fill_buf().await else { return false };
+        if buffer.is_empty() {
+            return false;
+        }
+        let end = buffer.iter().position(|byte| *byte == 0);
+        let used = end.map_or(buffer.len(), |end| end + 1);
+        reader.consume(used);
+        if end.is_some() {
+            return true;
+        }
+    }
+}
+
+impl Shared {
+    fn take(&self, bytes: &[u8]) {
+        let message: Message = match serde_json::from_slice(bytes) {
+            Ok(message) => message,
+            // One message we cannot read is not a reason to stop reading.
+            Err(error) => return debug!(%error, "the browser sent something unreadable"),
+        };
+        match (message.id, message.method, message.session_id) {
+            (Some(id), ..) => {
+                let waiting = lock(&self.waiting).remove(&id);
+                if let Some(sender) = waiting {
+                    // The caller may have given up.
+                    let _ = sender.send(message.error.map_or(Ok(message.result), |error| Err(error.message)));
+                }
+            }
+            (None, Some(method), Some(session)) => {
+                let sink = lock(&self.sinks).get(&session).cloned();
+                if let Some(sink) = sink {
+                    sink(&method, &message.params);
+                }
+            }
+            _ => {}
+        }
+    }
+}

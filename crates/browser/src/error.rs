@@ -1,0 +1,78 @@
+//! What can go wrong, by what the caller can do about it.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::capture::BlockedRequest;
+
+/// Why there is no browser.
+#[derive(Debug, thiserror::Error)]
+pub enum BrowserError {
+    #[error("no browser was found{}; install it with: apt-get install chromium", .program.as_ref().map(|path| format!(" at {}", path.display())).unwrap_or_default())]
+    NotFound { program: Option<PathBuf> },
+    #[error("the browser shows pages that nobody vouches for and is not run as root; give it another user id")]
+    Root,
+    #[error("the browser's directory {} cannot be used", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("user {uid} cannot pass through {}, so the browser could not reach its profile", path.display())]
+    DirectoryClosed { path: PathBuf, uid: u32 },
+    #[error("the browser was not started: could not {step}")]
+    Spawn { step: &'static str, source: io::Error },
+    #[error(
+        "the browser has no sandbox of its own here: this machine lets unprivileged users make no namespaces; \
+         install it with: apt-get install chromium-sandbox"
+    )]
+    NoSandbox,
+    #[error("the browser ended while it started; its last words: {last_words}")]
+    Exited { last_words: String },
+    #[error("the browser did not answer within {within:?} of its start")]
+    TimedOut { within: Duration },
+}
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    #[error("{path:?} leads away from {origin}; only pages of the sandbox's own preview are shown")]
+    InvalidPath { path: String, origin: String },
+    #[error("{failures} captures of {origin} failed in a row; the next is tried in {} s. The last one: {last}", retry_in.as_secs().max(1))]
+    CircuitOpen { origin: String, failures: u32, retry_in: Duration, last: String },
+    #[error("no capture of the {most} that may run at once ended within {waited:?}")]
+    Busy { most: usize, waited: Duration },
+    #[error("the browser could not be started")]
+    Browser(#[from] BrowserError),
+    #[error("the browser ended during the capture")]
+    BrowserDied,
+    #[error("the page's process crashed while it was shown")]
+    PageCrashed,
+    #[error("nothing answers at {origin}: {reason}")]
+    Unreachable { origin: String, reason: String },
+    /// The page sent the browser elsewhere, by a redirect or by itself.
+    #[error("the page leads to {url}, which is not of the sandbox's own preview; it was not opened")]
+    LeftOrigin { url: String, blocked: Vec<BlockedRequest> },
+    /// A download, an empty answer, a bad certificate, a broken response.
+    #[error("{url} could not be shown: {reason}")]
+    NotShown { url: String, reason: String },
+    #[error("{what} took longer than {within:?}")]
+    TimedOut { what: String, within: Duration },
+    #[error("the {viewport} picture has {bytes} bytes, more than the {limit} that models accept")]
+    TooLarge { viewport: String, bytes: usize, limit: usize },
+    #[error("the browser refused {method}: {message}")]
+    Refused { method: String, message: String },
+    #[error("the browser has been closed")]
+    Closed,
+}
+
+impl CaptureError {
+    /// Whether the circuit breaker counts it: not what the caller or the page's author decided, and not what no attempt was made for.
+    pub(crate) fn is_failure(&self) -> bool {
+        !matches!(
+            self,
+            Self::InvalidPath { .. }
+                | Self::CircuitOpen { .. }
+                | Self::Busy { .. }
+                | Self::LeftOrigin { .. }
+                | Self::Closed
+        )
+    }
+}

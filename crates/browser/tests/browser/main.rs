@@ -1,0 +1,4 @@
+//! The real browser against small servers on loopback.
+
+mod pictures;
+mod support;
