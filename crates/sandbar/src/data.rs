@@ -1,4 +1,5 @@
-//! The data directory: who uses it, its key, and the note that tells `sandbar down` where the server is.
+//! The data directory: who uses it, its key, and the note that tells `sandbar down` and `sandbar sandbox` where the
+//! server is.
 //!
 //! Invariant: whoever holds the lock is the only process that touches the directory's contents.
 
@@ -14,11 +15,41 @@ use std::path::{Path, PathBuf};
 /// Held by the process that uses the directory; its presence says that the directory is Sandbar's.
 const LOCK: &str = "lock";
 
-/// Who serves from this directory; written once the server is ready.
-#[derive(Debug, Serialize, Deserialize)]
+/// Who serves from this directory; written once the server is ready. Not `Debug`: it has the key.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct ServerNote {
     pub pid: u32,
     pub url: String,
+    /// What clients must send: the directory's own key, or the one that this server was started with.
+    pub api_key: String,
+}
+
+/// What a client finds in a data directory.
+pub(crate) enum Found {
+    /// No directory, or no server has ever run in it, or the last one has ended.
+    Nobody,
+    /// The last server ended without a word: it was killed, or the machine was.
+    Dead {
+        pid: u32,
+    },
+    /// A server has the directory and is not ready yet, or not any more.
+    Busy,
+    Serving(ServerNote),
+}
+
+/// Looks who serves from a directory. Takes nothing, and changes nothing.
+pub(crate) fn find_server(path: &Path) -> std::io::Result<Found> {
+    let lock = match File::open(path.join(LOCK)) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nobody),
+        Err(error) => return Err(error),
+    };
+    // A server holds the lock alone; the question is over before it could be in anybody's way for long.
+    match flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(read_note(path).map_or(Found::Nobody, |note| Found::Dead { pid: note.pid })),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(read_note(path).map_or(Found::Busy, Found::Serving)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A data directory that this process alone may use.

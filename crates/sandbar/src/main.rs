@@ -1,10 +1,13 @@
 //! The program: parses, builds, runs and reports. One file a subcommand.
 #![forbid(unsafe_code)]
 
+mod completions;
 mod config;
 mod data;
 mod doctor;
 mod down;
+mod logging;
+mod sandbox;
 mod up;
 
 use clap::{Parser, Subcommand};
@@ -23,7 +26,9 @@ use std::process::ExitCode;
 Examples:
   sandbar doctor            what this machine offers, and how to get what is missing
   sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs
+  sandbar sandbox create    a sandbox of that server, or of any E2B service; `sandbar sandbox --help` shows what then
   sandbar down              end the server and every sandbox
+  sandbar completions bash  what your shell needs to complete all this
 
 Configuration is read from a file, then SANDBAR_* variables, then flags; see `sandbar up --help`."
 )]
@@ -37,6 +42,9 @@ enum Command {
     Up(up::Up),
     Down(down::Down),
     Doctor(doctor::Doctor),
+    #[command(visible_alias = "sbx")]
+    Sandbox(Box<sandbox::Sandbox>),
+    Completions(completions::Completions),
 }
 
 fn main() -> ExitCode {
@@ -48,15 +56,25 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     let done = match arguments.command {
-        Command::Up(up) => up.run(),
-        Command::Down(down) => down.run(),
-        Command::Doctor(doctor) => return doctor.run(),
+        Command::Up(up) => up.run().map(|()| ExitCode::SUCCESS),
+        Command::Down(down) => down.run().map(|()| ExitCode::SUCCESS),
+        Command::Doctor(doctor) => Ok(doctor.run()),
+        Command::Sandbox(sandbox) => sandbox.run(),
+        Command::Completions(completions) => completions.run::<Arguments>().map(|()| ExitCode::SUCCESS),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("sandbar: {error:#}");
-            ExitCode::FAILURE
+    done.unwrap_or_else(|error| {
+        if reader_left(&error) {
+            return ExitCode::from(READER_LEFT);
         }
-    }
+        eprintln!("sandbar: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// As for a program that SIGPIPE ended: `sandbar sandbox list | head -1` is no failure to tell people about.
+const READER_LEFT: u8 = 128 + 13;
+
+fn reader_left(error: &anyhow::Error) -> bool {
+    let of_pipe = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
+    error.root_cause().downcast_ref().is_some_and(of_pipe)
 }

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Overrides};
 use crate::data::{Busy, DataDirectory, ServerNote};
-use crate::doctor;
+use crate::{doctor, logging};
 use anyhow::{Context, bail};
 use api::ApiConfig;
 use clap::Args;
@@ -14,6 +14,7 @@ use std::io::{Write, stderr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -27,20 +28,30 @@ Examples:
   sandbar up --listen 127.0.0.1:0 --data /tmp/try --ephemeral      a throw-away server on a free port
   sandbar up --config sandbar.toml
 
-A configuration file (default: $XDG_CONFIG_HOME/sandbar/config.toml), all keys optional:
+A configuration file (default: $XDG_CONFIG_HOME/sandbar/config.toml). All keys are optional; these are the defaults
+unless a comment says otherwise:
   listen = \"127.0.0.1:4980\"
-  data = \"/srv/sandbar\"
-  extensions = true
-  [sandboxes]                       # what a sandbox gets unless the create call says otherwise
+  data = \"/root/.local/share/sandbar\"  # $XDG_DATA_HOME/sandbar
+  api_key = \"e2b_0123…\"               # absent: made once and kept in the data directory
+  extensions = true                    # what Sandbar adds to E2B
+  ephemeral = false                    # true: end all sandboxes when the server stops
+  [sandboxes]                          # what a sandbox gets unless the create call says otherwise
   cpu_count = 2
   memory_mb = 1024
   disk_mb = 10240
-  [egress]                          # private networks that sandboxes may reach all the same
+  pids = 4096                          # most processes and threads in one sandbox
+  max_cpu_count = 64                   # most that one create may ask for
+  max_memory_mb = 65536
+  max_disk_mb = 262144
+  max_sandboxes = 1000                 # most that run or are paused with their memory
+  max_timeout_seconds = 2592000        # longest lease one call may ask for
+  [egress]                             # none by default: private networks that sandboxes may reach all the same
   allow_ranges = [\"10.1.0.0/16\"]
   allow_names = [\"*.corp.example\"]
+  nameservers = [\"10.1.0.53\"]         # absent: those of /etc/resolv.conf
 
 Each key is also a variable: SANDBAR_LISTEN, SANDBAR_EGRESS__ALLOW_RANGES='[\"10.1.0.0/16\"]', …
-SANDBAR_LOG sets what is logged (default `info`), for example SANDBAR_LOG=debug.
+SANDBAR_LOG sets what is logged (default `info`), for example SANDBAR_LOG=debug or SANDBAR_LOG=warn,sandbar_api=debug.
 
 Stopping the server (Ctrl-C) leaves sandboxes alive until their leases end; the next `sandbar up` finds them again.
 `sandbar down` ends the server and the sandboxes.")]
@@ -75,7 +86,7 @@ impl Up {
             ephemeral: self.ephemeral.then_some(true),
         };
         let config = Config::load(self.config.as_deref(), &overrides)?;
-        start_logging();
+        logging::start()?;
         // Before any thread exists: a mount namespace belongs to the whole process.
         let report = engine::probe::probe(&config.data);
         if report.isolation == Isolation::None {
@@ -105,19 +116,8 @@ fn allow_many_files() {
     }
 }
 
-fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SANDBAR_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,sqlx=warn,sea_orm_migration=warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(stderr)
-        .with_ansi(doctor::colours_on(&stderr()))
-        .with_target(false)
-        .init();
-}
-
 async fn serve(config: Config) -> anyhow::Result<()> {
-    let directory = take(&config)?;
+    let directory = take(&config).await?;
     let api_key = match &config.api_key {
         Some(key) => key.clone(),
         None => directory.api_key()?,
@@ -134,7 +134,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         warn!(%address, "the server can be reached from other machines; whoever has the key can run code here");
     }
     // Before anybody is told that the server is ready: who then says `sandbar down` must find it.
-    directory.write_note(&ServerNote { pid: std::process::id(), url: url.clone() })?;
+    directory.write_note(&ServerNote { pid: std::process::id(), url: url.clone(), api_key: api_key.clone() })?;
     let mut out = std::io::stdout();
     writeln!(out, "export E2B_API_KEY={api_key}\nexport E2B_API_URL={url}\nexport E2B_SANDBOX_URL={url}")?;
     writeln!(out, "ready: {url}")?;
@@ -200,17 +200,25 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 /// Takes the data directory, or says who has it.
-fn take(config: &Config) -> anyhow::Result<DataDirectory> {
+async fn take(config: &Config) -> anyhow::Result<DataDirectory> {
+    /// A client that asks for the server, and a server that is on its way out, are gone by then.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    const LOOK_AGAIN: Duration = Duration::from_millis(20);
     let path = config.data.display();
-    match DataDirectory::take(&config.data)? {
-        Ok(directory) => Ok(directory),
-        Err(Busy(Some(note))) => bail!(
-            "{path} is in use by the server at {} (process {}); `sandbar down{}` ends it, --data names another directory",
-            note.url,
-            note.pid,
-            data_flag(config)
-        ),
-        Err(Busy(None)) => bail!("{path} is in use by a server that is just starting or stopping"),
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match DataDirectory::take(&config.data)? {
+            Ok(directory) => return Ok(directory),
+            Err(Busy(Some(note))) => bail!(
+                "{path} is in use by the server at {} (process {}); `sandbar down{}` ends it, \
+                 --data names another directory",
+                note.url,
+                note.pid,
+                data_flag(config)
+            ),
+            Err(Busy(None)) if Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(Busy(None)) => bail!("{path} is in use by a server that is just starting or stopping"),
+        }
     }
 }
 

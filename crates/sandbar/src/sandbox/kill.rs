@@ -1,0 +1,104 @@
+//! `sandbar sandbox kill`.
+
+use super::Session;
+use super::show::printable;
+use super::values::Pair;
+use anyhow::{Context as _, bail};
+use clap::Args;
+use futures::{StreamExt, TryStreamExt, stream};
+use sdk::model::ListedSandbox;
+use sdk::{ListQuery, SandboxId};
+use serde_json::json;
+use std::io::{IsTerminal, Write, stderr, stdin};
+use std::process::ExitCode;
+
+/// Kills under way at once.
+const AT_ONCE: usize = 8;
+
+/// End sandboxes and delete their files.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar sandbox kill iabc123 idef456
+  sandbar sandbox kill --all                          asks first
+  sandbar sandbox kill --all --metadata owner=me --yes
+
+Exit code 1 when one of the named sandboxes did not exist.")]
+pub(crate) struct Kill {
+    /// The sandboxes
+    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<SandboxId>,
+    /// All of them, paused ones too
+    #[arg(long)]
+    all: bool,
+    /// With --all: only those with this pair
+    #[arg(long, short, value_name = "KEY=VALUE", requires = "all")]
+    metadata: Vec<Pair>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+impl Kill {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<ExitCode> {
+        let ids = if self.all { self.choose(session).await? } else { self.ids };
+        let kill = |id: SandboxId| async move {
+            let killed = session.client.kill(&id).await;
+            (id, killed)
+        };
+        let mut kills = stream::iter(ids).map(kill).buffered(AT_ONCE);
+        let (mut results, mut failed) = (Vec::new(), false);
+        while let Some((id, killed)) = kills.next().await {
+            match killed {
+                // With --all it is no matter who was first.
+                Ok(false) if !self.all => {
+                    failed = true;
+                    eprintln!("sandbar: sandbox {id} does not exist (any more)");
+                }
+                Ok(_) if !session.show.json => session.show.line(format!("{id} killed"))?,
+                Ok(_) => {}
+                Err(ref error) => {
+                    failed = true;
+                    eprintln!("sandbar: {error}");
+                }
+            }
+            results.push(json!({ "sandboxID": id.as_str(), "killed": killed.is_ok_and(|killed| killed) }));
+        }
+        if session.show.json {
+            session.show.object(&results)?;
+        }
+        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    /// All that match, if the caller really wants it.
+    async fn choose(&self, session: &Session) -> anyhow::Result<Vec<SandboxId>> {
+        let query =
+            self.metadata.iter().fold(ListQuery::new(), |query, Pair { key, value }| query.metadata(key, value));
+        let rows: Vec<ListedSandbox> = session.client.list(query).try_collect().await?;
+        if rows.is_empty() {
+            eprintln!("no sandbox to kill at {}", session.client.api_url());
+        } else if !self.yes && !confirmed(&rows, session.client.api_url())? {
+            bail!("nothing was killed");
+        }
+        rows.iter().map(|row| row.sandbox_id.parse().context("the list cannot be used")).collect()
+    }
+}
+
+fn confirmed(rows: &[ListedSandbox], url: &str) -> anyhow::Result<bool> {
+    const SHOWN: usize = 5;
+    let names: Vec<String> = rows.iter().take(SHOWN).map(|row| printable(&row.sandbox_id)).collect();
+    let more = if rows.len() > SHOWN { ", …" } else { "" };
+    let what = match rows.len() {
+        1 => "1 sandbox".to_owned(),
+        count => format!("all {count} sandboxes"),
+    };
+    if !stdin().is_terminal() {
+        bail!("this would kill {what} at {url} and nobody can be asked; add --yes to do it");
+    }
+    let mut screen = stderr();
+    write!(screen, "Kill {what} at {url} ({}{more})? Their files are lost. [y/N] ", names.join(", "))?;
+    screen.flush()?;
+    let mut answer = String::new();
+    stdin().read_line(&mut answer).context("cannot read the answer")?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}

@@ -1,0 +1,150 @@
+//! `sandbar sandbox logs`.
+
+use super::show::{Show, local_time, printable};
+use super::{Session, explain, values};
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use sdk::model::{LogLevel, SandboxLogEntry};
+use sdk::{LogQuery, SandboxError, SandboxId};
+use std::time::Duration;
+
+/// Between two looks for new entries.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Show what happened in and to a sandbox.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar sandbox logs iabc123                       the newest 1000 entries, oldest first
+  sandbar sandbox logs iabc123 -f                    and what comes, until the sandbox ends or Ctrl-C
+  sandbar sandbox logs iabc123 --since 10m --level warn
+  sandbar sandbox logs iabc123 -f --json             one object a line (without -f: one array)")]
+pub(crate) struct Logs {
+    /// The sandbox
+    id: SandboxId,
+    /// Go on with what comes
+    #[arg(long, short)]
+    follow: bool,
+    /// The newest so many entries
+    #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "since")]
+    limit: u16,
+    /// Entries since so long ago
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    since: Option<Duration>,
+    /// Only entries of this level or a more serious one
+    #[arg(long)]
+    level: Option<Level>,
+    /// Only entries with this text
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Level {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+impl Logs {
+    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let mut entries = match self.since {
+            Some(time) => {
+                let start = Timestamp::now().checked_sub(jiff::SignedDuration::try_from(time)?);
+                let mut reader = Reader { cursor: start.context("--since lies before all time")?, seen: Vec::new() };
+                reader.rest(session, &self).await.map_err(explain)?
+            }
+            None => {
+                let newest = self.narrowed(LogQuery::newest()).limit(self.limit.into());
+                let mut newest = session.client.logs(&self.id, &newest).await.map_err(explain)?;
+                newest.reverse();
+                newest
+            }
+        };
+        if session.show.json && !self.follow {
+            return Ok(session.show.object(&entries)?);
+        }
+        let mut reader = Reader::after(&entries);
+        loop {
+            entries.iter().try_for_each(|entry| print(session.show, entry))?;
+            if !self.follow {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+            entries = match reader.rest(session, &self).await {
+                Ok(entries) => entries,
+                Err(SandboxError::NotFound { id }) => {
+                    eprintln!("sandbox {id} has ended");
+                    return Ok(());
+                }
+                Err(error) => return Err(explain(error)),
+            };
+        }
+    }
+
+    fn narrowed(&self, query: LogQuery) -> LogQuery {
+        let query = match self.level {
+            Some(Level::Debug) => query.level(LogLevel::Debug),
+            Some(Level::Info) => query.level(LogLevel::Info),
+            Some(Level::Warn) => query.level(LogLevel::Warn),
+            Some(Level::Error) => query.level(LogLevel::Error),
+            None => query,
+        };
+        match &self.search {
+            Some(text) => query.search(text),
+            None => query,
+        }
+    }
+}
+
+/// Reads on from a moment. Servers count in milliseconds and give the last one again, so what was read of it is kept.
+struct Reader {
+    cursor: Timestamp,
+    seen: Vec<SandboxLogEntry>,
+}
+
+impl Reader {
+    fn after(entries: &[SandboxLogEntry]) -> Self {
+        let mut reader = Self { cursor: Timestamp::UNIX_EPOCH, seen: Vec::new() };
+        reader.note(entries);
+        reader
+    }
+
+    /// Everything new, in as many requests as it takes.
+    async fn rest(&mut self, session: &Session, logs: &Logs) -> Result<Vec<SandboxLogEntry>, SandboxError> {
+        let mut all = Vec::new();
+        loop {
+            let query = logs.narrowed(LogQuery::since(self.cursor));
+            let mut page = session.client.logs(&logs.id, &query).await?;
+            page.retain(|entry| !self.seen.contains(entry));
+            if page.is_empty() {
+                return Ok(all);
+            }
+            self.note(&page);
+            all.append(&mut page);
+        }
+    }
+
+    fn note(&mut self, entries: &[SandboxLogEntry]) {
+        let moment = |entry: &SandboxLogEntry| entry.timestamp.parse::<Timestamp>().ok();
+        let Some(last) = entries.iter().filter_map(moment).max() else { return };
+        if last.as_millisecond() != self.cursor.as_millisecond() {
+            self.seen.clear();
+        }
+        self.cursor = last;
+        let at_last =
+            |entry: &&SandboxLogEntry| moment(entry).is_some_and(|at| at.as_millisecond() == last.as_millisecond());
+        self.seen.extend(entries.iter().filter(at_last).cloned());
+    }
+}
+
+fn print(show: Show, entry: &SandboxLogEntry) -> std::io::Result<()> {
+    if show.json {
+        return show.event(entry);
+    }
+    let fields: String = entry.fields.iter().map(|(key, value)| format!(" {key}={value}")).collect();
+    let text = printable(&format!("{}{fields}", entry.message.trim_end()));
+    show.line(format!("{} {} {text}", local_time(&entry.timestamp), show.level(entry.level)))
+}

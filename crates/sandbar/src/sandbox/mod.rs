@@ -1,0 +1,154 @@
+//! `sandbar sandbox`: sandboxes of any E2B service from the command line. One file a subcommand, or a few that belong
+//! together.
+//!
+//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 not understood; `exec` and `shell`
+//! pass on what the command returned.
+
+mod cp;
+mod create;
+mod endpoint;
+mod exec;
+mod fork;
+mod info;
+mod interrupt;
+mod keep;
+mod kill;
+mod life;
+mod list;
+mod logs;
+mod look;
+mod metrics;
+mod shell;
+mod show;
+mod snapshot;
+mod stdin;
+mod terminal;
+mod url;
+mod values;
+mod watch;
+
+use crate::logging;
+use anyhow::{Context as _, anyhow, bail};
+use clap::{Args, Subcommand};
+use sdk::model::{SandboxDetail, SandboxState};
+use sdk::{Client, SandboxError, SandboxId};
+use show::Show;
+use std::process::ExitCode;
+
+/// Create, use and end sandboxes, here or on any E2B service.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  ID=$(sandbar sandbox create)                     a new sandbox; its id is all that stdout gets
+  sandbar sandbox exec $ID -- python3 -c 'print(1)'
+  sandbar sandbox shell $ID
+  sandbar sandbox cp ./project $ID:project
+  sandbar sandbox kill $ID
+
+While `sandbar up` runs, nothing need be set. For another service set E2B_API_KEY, and E2B_API_URL and
+E2B_SANDBOX_URL (or E2B_DOMAIN) for one that is not E2B's own; flags win over variables.
+
+Exit codes: 0 done, 1 failed, 2 not understood; `exec` and `shell` pass on what the command returned.")]
+pub(crate) struct Sandbox {
+    /// Print JSON for programs, in the protocol's own words
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(flatten)]
+    endpoint: endpoint::Endpoint,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Create(create::Create),
+    #[command(visible_alias = "ps")]
+    List(list::List),
+    Info(info::Info),
+    Exec(exec::Exec),
+    Shell(shell::Shell),
+    Cp(cp::Cp),
+    Ls(look::Ls),
+    Cat(look::Cat),
+    Watch(watch::Watch),
+    Logs(logs::Logs),
+    Metrics(metrics::Metrics),
+    Pause(life::Pause),
+    Resume(life::Resume),
+    Timeout(life::Timeout),
+    Fork(fork::Fork),
+    Snapshot(snapshot::Snapshot),
+    Url(url::Url),
+    Kill(kill::Kill),
+}
+
+impl Sandbox {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        logging::start_if_wanted()?;
+        let session = Session { client: self.endpoint.client()?, show: Show::new(self.json) };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+        let done = runtime.block_on(self.command.run(&session));
+        // A read of this program's own input may be under way and never end.
+        runtime.shutdown_background();
+        done
+    }
+}
+
+impl Command {
+    async fn run(self, session: &Session) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Exec(exec) => return exec.run(session).await,
+            Self::Shell(shell) => return shell.run(session).await,
+            Self::Cp(cp) => return cp.run(session).await,
+            Self::Fork(fork) => return fork.run(session).await,
+            Self::Kill(kill) => return kill.run(session).await,
+            Self::Create(create) => create.run(session).await,
+            Self::List(list) => list.run(session).await,
+            Self::Info(info) => info.run(session).await,
+            Self::Ls(ls) => ls.run(session).await,
+            Self::Cat(cat) => cat.run(session).await,
+            Self::Watch(watch) => watch.run(session).await,
+            Self::Logs(logs) => logs.run(session).await,
+            Self::Metrics(metrics) => metrics.run(session).await,
+            Self::Pause(pause) => pause.run(session).await,
+            Self::Resume(resume) => resume.run(session).await,
+            Self::Timeout(timeout) => timeout.run(session).await,
+            Self::Snapshot(snapshot) => snapshot.run(session).await,
+            Self::Url(url) => url.run(session).await,
+        }?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What every subcommand works with.
+struct Session {
+    client: Client,
+    show: Show,
+}
+
+impl Session {
+    async fn detail(&self, id: &SandboxId) -> anyhow::Result<SandboxDetail> {
+        self.client.info(id).await.map_err(explain)
+    }
+
+    /// A sandbox to work in, as it is: looking at one neither wakes it nor extends its life.
+    async fn sandbox(&self, id: &SandboxId) -> anyhow::Result<sdk::Sandbox> {
+        let detail = self.detail(id).await?;
+        let wakes = detail.lifecycle.is_some_and(|lifecycle| lifecycle.auto_resume);
+        if detail.listed.state == SandboxState::Paused && !wakes {
+            bail!("sandbox {id} is paused; `sandbar sandbox resume {id}` wakes it");
+        }
+        Ok(self.client.attach(&detail)?)
+    }
+}
+
+/// The error with what to do about it, where this program knows more than its library.
+fn explain(error: SandboxError) -> anyhow::Error {
+    match error {
+        SandboxError::NotFound { id } => {
+            anyhow!("sandbox {id} does not exist (any more); `sandbar sandbox list` shows those that do")
+        }
+        other => other.into(),
+    }
+}
