@@ -22,6 +22,7 @@ mod control;
 mod envd;
 mod error;
 mod files;
+mod git;
 mod id;
 mod pty;
 mod sandbox;
@@ -42,6 +43,9 @@ pub use control::{
 pub use control::{secrets, templates, volumes};
 pub use error::CallError;
 pub use files::{Entry, EntryKind, Expiry, FileError, FileEvent, FileEventKind, FileEvents, FileStream, Files, Watch};
+pub use git::{
+    Author, Branches, ChangeKind, CloneOptions, Credentials, Git, GitChange, GitError, GitScope, GitStatus, Pull, Push,
+};
 pub use id::{InvalidSandboxId, SandboxId};
 pub use protocol::envd::{FileKind, WrittenFile};
 pub use pty::{Pty, Shell, Size};

@@ -1,0 +1,529 @@
+//! Git in a sandbox: the plain `git` program, run with arguments that no shell sees.
+
+mod credentials;
+mod error;
+mod status;
+
+use std::time::Duration;
+
+pub use credentials::Credentials;
+pub use error::GitError;
+pub use status::{ChangeKind, GitChange, GitStatus};
+
+use crate::commands::{Command, Output};
+use crate::sandbox::Sandbox;
+use credentials::check_remote;
+
+/// Enough for a clone of some size.
+const TIMEOUT: Duration = Duration::from_secs(300);
+const REMOTE: &str = "origin";
+
+impl Sandbox {
+    /// Git in it.
+    pub fn git(&self) -> Git<'_> {
+        Git { sandbox: self, directory: None, user: None, credentials: None, timeout: TIMEOUT }
+    }
+}
+
+/// Git in a sandbox.
+///
+/// ```no_run
+/// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), Box<dyn std::error::Error>> {
+/// use sandbar_sdk::{Author, CloneOptions, Credentials, Push};
+///
+/// // The token is in the environment of the processes that need it, and nowhere else.
+/// let git = sandbox.git().credentials(Credentials::token(std::env::var("GITHUB_TOKEN")?));
+/// let path = git.clone("https://github.com/me/project.git", CloneOptions::default().depth(1)).await?;
+/// let git = git.at(path);
+/// sandbox.commands().run("echo more >> project/README.md").await?;
+/// git.add_all().await?;
+/// git.commit("Say more", Some(&Author::new("Me", "me@example.com"))).await?;
+/// git.push(Push::default()).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Git<'a> {
+    sandbox: &'a Sandbox,
+    directory: Option<String>,
+    user: Option<String>,
+    credentials: Option<Credentials>,
+    timeout: Duration,
+}
+
+/// How to clone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CloneOptions {
+    path: Option<String>,
+    branch: Option<String>,
+    depth: Option<u32>,
+}
+
+impl CloneOptions {
+    /// Where to; unless set, a directory of the repository's name in the user's home, or in [`Git::at`].
+    #[must_use]
+    pub fn path(mut self, path: impl Into<String>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// Checks this branch or tag out instead of the remote's own choice.
+    #[must_use]
+    pub fn branch(mut self, branch: impl Into<String>) -> Self {
+        self.branch = Some(branch.into());
+        self
+    }
+
+    /// Only so many of the last commits.
+    #[must_use]
+    pub fn depth(mut self, commits: u32) -> Self {
+        self.depth = Some(commits);
+        self
+    }
+}
+
+/// Who makes a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Author {
+    name: String,
+    email: String,
+}
+
+impl Author {
+    pub fn new(name: impl Into<String>, email: impl Into<String>) -> Self {
+        Self { name: name.into(), email: email.into() }
+    }
+}
+
+/// What to push and where to: the current branch to `origin` unless set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Push {
+    remote: Option<String>,
+    branch: Option<String>,
+    upstream: bool,
+    force: bool,
+}
+
+impl Push {
+    #[must_use]
+    pub fn remote(mut self, name: impl Into<String>) -> Self {
+        self.remote = Some(name.into());
+        self
+    }
+
+    #[must_use]
+    pub fn branch(mut self, name: impl Into<String>) -> Self {
+        self.branch = Some(name.into());
+        self
+    }
+
+    /// From then on the branch follows the remote's.
+    #[must_use]
+    pub fn set_upstream(mut self) -> Self {
+        self.upstream = true;
+        self
+    }
+
+    /// Replaces what the remote has, unless it has changed since it was last looked at.
+    #[must_use]
+    pub fn force(mut self) -> Self {
+        self.force = true;
+        self
+    }
+}
+
+/// What to pull: what the current branch follows unless set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pull {
+    remote: Option<String>,
+    branch: Option<String>,
+    rebase: bool,
+}
+
+impl Pull {
+    #[must_use]
+    pub fn remote(mut self, name: impl Into<String>) -> Self {
+        self.remote = Some(name.into());
+        self
+    }
+
+    #[must_use]
+    pub fn branch(mut self, name: impl Into<String>) -> Self {
+        self.branch = Some(name.into());
+        self
+    }
+
+    /// Puts own commits on top of the pulled ones. Otherwise commits on both sides are [`GitError::Conflict`].
+    #[must_use]
+    pub fn rebase(mut self) -> Self {
+        self.rebase = true;
+        self
+    }
+}
+
+/// The local branches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Branches {
+    /// The one that is checked out, if one is and has a commit.
+    pub current: Option<String>,
+    pub all: Vec<String>,
+}
+
+/// Whose configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GitScope {
+    /// The repository's.
+    #[default]
+    Local,
+    /// The user's, in all repositories of the sandbox.
+    Global,
+}
+
+impl GitScope {
+    fn flag(self) -> &'static str {
+        match self {
+            Self::Local => "--local",
+            Self::Global => "--global",
+        }
+    }
+}
+
+impl<'a> Git<'a> {
+    /// The repository in this directory; the user's home unless set.
+    #[must_use]
+    pub fn at(self, directory: impl Into<String>) -> Self {
+        Self { directory: Some(directory.into()), ..self }
+    }
+
+    /// Runs git as another user.
+    #[must_use]
+    pub fn as_user(self, name: impl Into<String>) -> Self {
+        Self { user: Some(name.into()), ..self }
+    }
+
+    /// For remotes that ask for them. They are given to each process that needs them, and kept nowhere in the sandbox.
+    #[must_use]
+    pub fn credentials(self, credentials: Credentials) -> Self {
+        Self { credentials: Some(credentials), ..self }
+    }
+
+    /// How long one git command may take; five minutes unless set.
+    #[must_use]
+    pub fn timeout(self, limit: Duration) -> Self {
+        Self { timeout: limit, ..self }
+    }
+
+    /// Clones a repository and returns the directory it is in.
+    ///
+    /// # Errors
+    /// [`GitError::AuthFailed`], [`GitError::RepositoryNotFound`], [`GitError::UnknownName`] for a branch it lacks,
+    /// [`GitError::AlreadyExists`] when there is something in the directory.
+    pub async fn clone(&self, url: &str, options: CloneOptions) -> Result<String, GitError> {
+        let url = check_remote(url)?;
+        let mut arguments = vec!["clone".to_owned(), "--quiet".to_owned()];
+        if let Some(branch) = &options.branch {
+            arguments.push(format!("--branch={}", plain("a branch", branch)?));
+        }
+        if let Some(depth) = options.depth {
+            arguments.push(format!("--depth={depth}"));
+        }
+        let path = match options.path {
+            Some(path) => plain("a directory", &path)?.to_owned(),
+            None => repository_name(url),
+        };
+        arguments.extend(["--".to_owned(), url.to_owned(), path.clone()]);
+        self.run_with(arguments, Some(url)).await?;
+        Ok(match &self.directory {
+            Some(directory) if !path.starts_with(['/', '~']) => format!("{}/{path}", directory.trim_end_matches('/')),
+            _ => path,
+        })
+    }
+
+    /// Makes a repository in [`Git::at`], which is made when it is missing. Doing so again changes nothing.
+    ///
+    /// # Errors
+    /// [`GitError::Failed`].
+    pub async fn init(&self, branch: &str) -> Result<(), GitError> {
+        let branch = format!("--initial-branch={}", plain("a branch", branch)?);
+        let directory = self.directory.as_deref().unwrap_or(".");
+        // Not from within the directory, which may not be there yet.
+        let elsewhere = Git { directory: None, user: self.user.clone(), credentials: None, ..*self };
+        elsewhere.run(["init", "--quiet", &branch, "--", plain("a directory", directory)?]).await?;
+        Ok(())
+    }
+
+    /// Which branch is checked out, and what differs from it.
+    ///
+    /// # Errors
+    /// [`GitError::NotARepository`].
+    pub async fn status(&self) -> Result<GitStatus, GitError> {
+        let output = self.run(["status", "--porcelain=v2", "--branch", "-z"]).await?;
+        Ok(status::parse(&output.stdout_text()))
+    }
+
+    /// The local branches.
+    ///
+    /// # Errors
+    /// [`GitError::NotARepository`].
+    pub async fn branches(&self) -> Result<Branches, GitError> {
+        let output = self.run(["for-each-ref", "--format=%(HEAD)%(refname:short)", "refs/heads"]).await?;
+        let mut branches = Branches::default();
+        for line in output.stdout_text().lines() {
+            let (mark, name) = line.split_at(line.len().min(1));
+            if mark == "*" {
+                branches.current = Some(name.to_owned());
+            }
+            branches.all.push(name.to_owned());
+        }
+        Ok(branches)
+    }
+
+    /// Checks out a branch, tag or commit.
+    ///
+    /// # Errors
+    /// [`GitError::UnknownName`]; [`GitError::Conflict`] when it would overwrite changes.
+    pub async fn checkout(&self, name: &str) -> Result<(), GitError> {
+        self.run(["checkout", "--quiet", plain("a branch", name)?, "--"]).await?;
+        Ok(())
+    }
+
+    /// Makes a branch from what is checked out, and checks it out.
+    ///
+    /// # Errors
+    /// [`GitError::AlreadyExists`].
+    pub async fn create_branch(&self, name: &str) -> Result<(), GitError> {
+        self.run(["checkout", "--quiet", "-b", plain("a branch", name)?]).await?;
+        Ok(())
+    }
+
+    /// Deletes a branch whose commits are elsewhere too.
+    ///
+    /// # Errors
+    /// [`GitError::UnknownName`]; [`GitError::Failed`] when commits would be lost.
+    pub async fn delete_branch(&self, name: &str) -> Result<(), GitError> {
+        self.run(["branch", "--quiet", "--delete", plain("a branch", name)?]).await?;
+        Ok(())
+    }
+
+    /// Puts the state of these files into the next commit.
+    ///
+    /// # Errors
+    /// [`GitError::UnknownName`] for a path that nothing is at.
+    pub async fn add<P: Into<String>>(&self, paths: impl IntoIterator<Item = P>) -> Result<(), GitError> {
+        let arguments = ["add", "--"].map(str::to_owned).into_iter().chain(paths.into_iter().map(Into::into));
+        self.run(arguments).await?;
+        Ok(())
+    }
+
+    /// Puts everything that differs into the next commit, new and deleted files included.
+    ///
+    /// # Errors
+    /// [`GitError::NotARepository`].
+    pub async fn add_all(&self) -> Result<(), GitError> {
+        self.run(["add", "--all"]).await?;
+        Ok(())
+    }
+
+    /// Commits what was added and returns the commit's name. The author is the configured one unless given.
+    ///
+    /// # Errors
+    /// [`GitError::NothingToCommit`], [`GitError::NoAuthor`].
+    pub async fn commit(&self, message: &str, author: Option<&Author>) -> Result<String, GitError> {
+        let mut command = self.command(["commit", "--quiet", &format!("--message={message}")]);
+        if let Some(Author { name, email }) = author {
+            command = command.envs([("GIT_AUTHOR_NAME", name), ("GIT_COMMITTER_NAME", name)]);
+            command = command.envs([("GIT_AUTHOR_EMAIL", email), ("GIT_COMMITTER_EMAIL", email)]);
+        }
+        self.finish("commit", command).await?;
+        let output = self.run(["rev-parse", "HEAD"]).await?;
+        Ok(output.stdout_text().trim().to_owned())
+    }
+
+    /// Sends commits to a remote.
+    ///
+    /// # Errors
+    /// [`GitError::AuthFailed`], [`GitError::Rejected`], [`GitError::NoUpstream`], [`GitError::UnknownName`].
+    pub async fn push(&self, push: Push) -> Result<(), GitError> {
+        let mut arguments = vec!["push".to_owned(), "--quiet".to_owned()];
+        if push.upstream {
+            arguments.push("--set-upstream".into());
+        }
+        if push.force {
+            arguments.push("--force-with-lease".into());
+        }
+        let remote = push.remote.as_deref().unwrap_or(REMOTE);
+        arguments.push(plain("a remote", remote)?.to_owned());
+        match &push.branch {
+            Some(branch) => arguments.push(plain("a branch", branch)?.to_owned()),
+            None => arguments.push("HEAD".into()),
+        }
+        self.run_with(arguments, self.credentials_for(remote, Direction::Push).await?.as_deref()).await?;
+        Ok(())
+    }
+
+    /// Fetches commits and puts the current branch where the remote's is.
+    ///
+    /// # Errors
+    /// [`GitError::AuthFailed`], [`GitError::NoUpstream`], [`GitError::Conflict`].
+    pub async fn pull(&self, pull: Pull) -> Result<(), GitError> {
+        let how = if pull.rebase { "--rebase" } else { "--ff-only" };
+        let mut arguments = vec!["pull".to_owned(), "--quiet".to_owned(), how.to_owned()];
+        let remote = pull.remote.as_deref().unwrap_or(REMOTE);
+        if pull.remote.is_some() || pull.branch.is_some() {
+            arguments.push(plain("a remote", remote)?.to_owned());
+        }
+        if let Some(branch) = &pull.branch {
+            arguments.push(plain("a branch", branch)?.to_owned());
+        }
+        self.run_with(arguments, self.credentials_for(remote, Direction::Fetch).await?.as_deref()).await?;
+        Ok(())
+    }
+
+    /// Adds a remote.
+    ///
+    /// # Errors
+    /// [`GitError::AlreadyExists`]; [`GitError::Invalid`] for a URL with a password in it.
+    pub async fn remote_add(&self, name: &str, url: &str) -> Result<(), GitError> {
+        self.run(["remote", "add", plain("a remote", name)?, check_remote(url)?]).await?;
+        Ok(())
+    }
+
+    /// The URL of a remote; [`None`] when there is no such remote.
+    ///
+    /// # Errors
+    /// [`GitError::NotARepository`].
+    pub async fn remote_url(&self, name: &str) -> Result<Option<String>, GitError> {
+        self.url_of(name, Direction::Fetch).await
+    }
+
+    /// Sets a value of the configuration.
+    ///
+    /// # Errors
+    /// [`GitError::Failed`] for a key that is none.
+    pub async fn set_config(&self, key: &str, value: &str, scope: GitScope) -> Result<(), GitError> {
+        self.run(["config", scope.flag(), "--replace-all", "--", plain("a key", key)?, value]).await?;
+        Ok(())
+    }
+
+    /// A value of the configuration; [`None`] when it is not set.
+    ///
+    /// # Errors
+    /// [`GitError::Failed`] for a key that is none.
+    pub async fn config(&self, key: &str) -> Result<Option<String>, GitError> {
+        let command = self.command(["config", "--get", "--", plain("a key", key)?]);
+        let output = self.sandbox.commands().run(command).await?;
+        match output.exit.code {
+            0 => Ok(Some(output.stdout_text().trim_end_matches('\n').to_owned())),
+            1 if output.stderr.is_empty() => Ok(None),
+            _ => Err(self.error("config", &output)),
+        }
+    }
+
+    /// Any other git command, with the same care: arguments as they are, no prompt, errors told apart.
+    ///
+    /// # Errors
+    /// Any [`GitError`].
+    pub async fn run<A: Into<String>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<Output, GitError> {
+        self.run_with(arguments, None).await
+    }
+
+    async fn run_with<A: Into<String>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+        remote: Option<&str>,
+    ) -> Result<Output, GitError> {
+        let arguments: Vec<String> = arguments.into_iter().map(Into::into).collect();
+        let subcommand = arguments.first().cloned().unwrap_or_default();
+        let mut command = self.command(arguments);
+        if let (Some(credentials), Some(remote)) = (&self.credentials, remote) {
+            command = credentials.give(command, remote);
+        }
+        self.finish(&subcommand, command).await
+    }
+
+    fn command<A: Into<String>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        // The C locale: its words are what errors are known by.
+        let mut command = Command::exec("git", arguments).timeout(self.timeout);
+        command = command.envs([("GIT_TERMINAL_PROMPT", "0"), ("LC_ALL", "C"), ("GIT_PAGER", "cat")]);
+        if let Some(directory) = &self.directory {
+            command = command.cwd(directory);
+        }
+        if let Some(user) = &self.user {
+            command = command.user(user);
+        }
+        command
+    }
+
+    async fn finish(&self, subcommand: &str, command: Command) -> Result<Output, GitError> {
+        let output = self.sandbox.commands().run(command).await?;
+        if output.success() { Ok(output) } else { Err(self.error(subcommand, &output)) }
+    }
+
+    fn error(&self, subcommand: &str, output: &Output) -> GitError {
+        GitError::of(subcommand, self.directory.as_deref().unwrap_or("~"), output)
+    }
+
+    /// Whom credentials would be for; nobody is asked when there are none.
+    async fn credentials_for(&self, remote: &str, direction: Direction) -> Result<Option<String>, GitError> {
+        match self.credentials {
+            Some(_) => self.url_of(remote, direction).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn url_of(&self, remote: &str, direction: Direction) -> Result<Option<String>, GitError> {
+        let mut arguments = vec!["remote", "get-url"];
+        if direction == Direction::Push {
+            arguments.push("--push");
+        }
+        arguments.push(plain("a remote", remote)?);
+        match self.run(arguments).await {
+            Ok(output) => Ok(Some(output.stdout_text().trim().to_owned())),
+            Err(GitError::UnknownName { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Fetch,
+    Push,
+}
+
+/// An argument that is not an option.
+fn plain<'t>(what: &'static str, value: &'t str) -> Result<&'t str, GitError> {
+    if value.is_empty() || value.starts_with('-') {
+        let reason = "it is empty or could be taken for an option";
+        return Err(GitError::Invalid { what, value: value.to_owned(), reason });
+    }
+    Ok(value)
+}
+
+/// The directory that git itself would choose.
+fn repository_name(url: &str) -> String {
+    let trimmed = url.trim_end_matches('/');
+    let trimmed = trimmed.strip_suffix("/.git").unwrap_or(trimmed);
+    let name = trimmed.rsplit(['/', ':']).next().unwrap_or(trimmed);
+    let name = name.strip_suffix(".git").unwrap_or(name);
+    if name.is_empty() { "repository".into() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clone_has_the_name_of_its_repository() {
+        for (url, name) in [
+            ("https://github.com/a/project.git", "project"),
+            ("https://host/a/project/", "project"),
+            ("git@host:project.git", "project"),
+            ("/srv/git/project.git/", "project"),
+            ("/srv/project/.git", "project"),
+        ] {
+            assert_eq!(repository_name(url), name, "{url}");
+        }
+    }
+}
