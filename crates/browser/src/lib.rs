@@ -25,6 +25,7 @@ mod picture;
 mod process;
 mod profile;
 mod proxy;
+pub mod store;
 mod sys;
 mod visit;
 

@@ -37,7 +37,7 @@ const LAST_WORDS: usize = 2048;
 /// What `--host-resolver-rules` says: nothing has an address. Proxied names are never resolved here.
 const NO_NAMES: &str = "MAP * ~NOTFOUND , EXCLUDE 127.0.0.1";
 
-const FLAGS: [&str; 22] = [
+const FLAGS: [&str; 23] = [
     "--headless",
     "--remote-debugging-pipe",
     "--no-first-run",
@@ -58,6 +58,8 @@ const FLAGS: [&str; 22] = [
     "--disable-quic",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--enable-features=NetworkServiceSandbox",
+    // Asks for https first where a page says http.
+    "--disable-features=HttpsUpgrades,HttpsFirstBalancedModeAutoEnable",
     // Both viewports load at once, so one of the two windows is always behind the other.
     "--disable-background-timer-throttling",
     "--disable-backgrounding-occluded-windows",

@@ -25,6 +25,8 @@ use crate::proxy::Gate;
 const QUALITY: u32 = 85;
 /// Programs that draw a page often begin when everything has arrived. A blank picture is taken once more after this time.
 const BLANK_AGAIN: Duration = Duration::from_millis(700);
+/// For a document to follow another.
+const BETWEEN_DOCUMENTS: Duration = Duration::from_millis(300);
 /// What Chromium calls a redirect to a scheme that pages may not open.
 const UNSAFE_REDIRECT: &str = "net::ERR_UNSAFE_REDIRECT";
 
@@ -305,7 +307,15 @@ impl Tab<'_> {
         if self.visit.request.full_page || clip.scale < 1.0 {
             params["clip"] = json!({ "x": 0, "y": 0, "width": clip.width, "height": clip.height, "scale": clip.scale });
         }
-        let answer = self.order("Page.captureScreenshot", params).await?;
+        let answer = match self.order("Page.captureScreenshot", params.clone()).await {
+            // Between two documents there is nothing to see; a page that replaces itself again and again has many such moments.
+            Err(CaptureError::Refused { .. }) => {
+                tokio::time::sleep(BETWEEN_DOCUMENTS).await;
+                self.check_place()?;
+                self.order("Page.captureScreenshot", params).await?
+            }
+            answer => answer?,
+        };
         let unreadable = || CaptureError::Refused {
             method: "Page.captureScreenshot".to_owned(),
             message: "the picture cannot be read".to_owned(),
