@@ -27,6 +27,8 @@ mod id;
 mod pty;
 mod sandbox;
 mod secret;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod transport;
 mod version;
 mod watched;

@@ -46,3 +46,15 @@ where
     });
     pages.try_flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_list_that_would_not_end_is_an_error() {
+        let again = |_| async { Ok(Page { items: vec![1], next: Some("again".to_owned()) }) };
+        let read = rows(again).try_collect::<Vec<i32>>().await;
+        assert!(matches!(read, Err(CallError::Protocol { .. })), "{read:?}");
+    }
+}

@@ -1,0 +1,62 @@
+//! Secrets: their values go in and are not kept.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use protocol::rest::secret::{NewSecret, SecretInfo, SecretUpdate};
+
+use super::exchange::{Answer, Asked, empty, json, page, refuse};
+use super::world::World;
+
+/// By its name.
+pub(super) type HeldSecret = SecretInfo;
+
+pub(super) fn answer(world: &mut World, asked: &Asked, segments: &[&str]) -> Result<Answer, Answer> {
+    let missing = |name: &str| refuse(404, format!("secret '{name}' not found"));
+    let secrets: &mut BTreeMap<String, HeldSecret> = &mut world.secrets;
+    let key = |secrets: &BTreeMap<String, HeldSecret>, text: &str| {
+        let found = secrets.values().find(|held| held.secret_id == text || held.name == text);
+        found.map(|held| held.name.clone()).ok_or_else(|| missing(text))
+    };
+    let now = Timestamp::now().to_string();
+    match (asked.method.as_str(), segments) {
+        ("GET", ["secrets"]) => Ok(page(asked, &secrets.values().collect::<Vec<_>>())),
+        ("POST", ["secrets"]) => {
+            let NewSecret { name, value: _, metadata } = asked.json()?;
+            let fits =
+                (1..=128).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+            if !fits || secrets.contains_key(&name) {
+                return Err(refuse(400, format!("secret name '{name}' is taken or not valid")));
+            }
+            let secret_id = format!("sec{:016}", secrets.len() + 1);
+            let held = SecretInfo {
+                secret_id,
+                name: name.clone(),
+                current_version: 1,
+                metadata: metadata.unwrap_or_default(),
+                created_at: now.clone(),
+                updated_at: now,
+            };
+            let made = json(201, &held);
+            secrets.insert(name, held);
+            Ok(made)
+        }
+        ("GET", ["secrets", text]) => Ok(json(200, &secrets[&key(secrets, text)?])),
+        ("POST", ["secrets", text]) => {
+            let SecretUpdate { value: _, metadata } = asked.json()?;
+            let name = key(secrets, text)?;
+            let held = secrets.get_mut(&name).ok_or_else(|| missing(text))?;
+            held.current_version += 1;
+            held.updated_at = now;
+            if let Some(metadata) = metadata {
+                held.metadata = metadata;
+            }
+            Ok(json(200, &*held))
+        }
+        ("DELETE", ["secrets", text]) => {
+            secrets.remove(&key(secrets, text)?);
+            Ok(empty(204))
+        }
+        _ => Err(refuse(404, format!("path '{}' not found", asked.path()))),
+    }
+}

@@ -1,0 +1,9 @@
+//! The control plane: against a real server for all it serves, against the fake for the rest and for what goes wrong.
+
+mod builds;
+mod fake;
+mod faults;
+mod kept;
+mod real;
+#[path = "../support/mod.rs"]
+mod support;
