@@ -66,6 +66,7 @@ async fn a_template_is_built_from_steps() {
     assert_eq!(uploads.len(), 1);
     let upload = &uploads[0];
     assert_eq!(upload.headers["content-length"], upload.body.len().to_string().as_str());
+    assert_eq!(upload.headers["x-upload"], "allowed", "as the server said");
     assert!(!upload.headers.contains_key("transfer-encoding") && !upload.headers.contains_key("x-api-key"));
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&upload.body[..]));
     let mut packed = Vec::new();
