@@ -131,7 +131,9 @@ impl Attempt<'_> {
 
     fn splice(&self, hits: &[Range<usize>], new: &str, tier: Tier) -> Result<Edited, Unedited> {
         if hits.len() > 1 && !self.edit.replace_all {
-            return Err(Unedited::Ambiguous { lines: hits.iter().map(|hit| self.line_of(self.file, hit.start)).collect() });
+            return Err(Unedited::Ambiguous {
+                lines: hits.iter().map(|hit| self.line_of(self.file, hit.start)).collect(),
+            });
         }
         let (new, line_ends_mapped) = self.fit_line_ends(new, &hits[0], tier);
         let encode = |text: &str| {
@@ -363,10 +365,7 @@ mod tests {
     #[test]
     fn overlapping_places_are_ambiguous() {
         assert_eq!(apply(b"aaa", edit("aa", "b")), Err(Unedited::Ambiguous { lines: vec![1, 1] }));
-        assert_eq!(
-            apply(b"x\ny\nx\n", edit("x", "z")),
-            Err(Unedited::Ambiguous { lines: vec![1, 3] })
-        );
+        assert_eq!(apply(b"x\ny\nx\n", edit("x", "z")), Err(Unedited::Ambiguous { lines: vec![1, 3] }));
         let all = apply(b"aaa", Edit { old: "aa", new: "b", replace_all: true }).expect("replaced");
         assert_eq!((all.bytes.as_slice(), all.lines.len()), (&b"ba"[..], 1));
     }

@@ -180,9 +180,14 @@ mod tests {
 
     #[test]
     fn line_endings_are_told_apart() {
-        for (text, expected) in
-            [("a", "none"), ("a\nb\n", "lf"), ("a\r\nb\r\n", "crlf"), ("a\rb", "cr"), ("a\r\nb\n", "mixed"), ("a\rb\n", "mixed")]
-        {
+        for (text, expected) in [
+            ("a", "none"),
+            ("a\nb\n", "lf"),
+            ("a\r\nb\r\n", "crlf"),
+            ("a\rb", "cr"),
+            ("a\r\nb\n", "mixed"),
+            ("a\rb\n", "mixed"),
+        ] {
             assert_eq!(LineEnding::of(text).as_str(), expected, "{text:?}");
         }
     }

@@ -182,7 +182,9 @@ fn tail_of(text: &str, room: usize) -> &str {
 }
 
 fn notice(cut: &Cut, how: &Truncation<'_>) -> String {
-    let Cut { total_chars: _, omitted_chars, total_lines, omitted_lines, first_omitted_line, last_omitted_line, .. } = cut;
+    let Cut {
+        total_chars: _, omitted_chars, total_lines, omitted_lines, first_omitted_line, last_omitted_line, ..
+    } = cut;
     let budget = how.budget;
     let whole = match how.full_output {
         Some(path) => format!(

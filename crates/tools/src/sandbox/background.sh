@@ -1,0 +1,28 @@
+# Runs one command of a model in the background: its output goes to a log of at most 64 MiB, its end is noted for the
+# next call. POSIX sh. It stays until the command has ended, so that the daemon can tell who waits for it.
+#
+# $1 state directory  $2 mark  $3 call  $4 root  $5 unused  $6 directory for this call or ''  $7 inner script  $8… command
+s=$1 m=$2 c=$3 a=$4 b=$6 i=$7
+shift 7
+mkdir -p "$s/bg" "$s/out" "$s/seen" || exit 125
+n=1
+while ! mkdir "$s/bg/b$n" 2>/dev/null; do
+    n=$((n + 1))
+    [ "$n" -lt 10000 ] || exit 125
+done
+d=$s/bg/b$n
+: >"$d.log"
+printf '\036%s#b%s\000' "$m" "$n"
+exec 8>&1 >/dev/null 2>&1
+{
+    SANDBAR_CALL=$c setsid /bin/bash -l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" "$d" "$@" 7>&1 </dev/null
+    echo $? >"$d/code"
+    mv "$d/code" "$d/exit"
+} | {
+    exec 8>&-
+    head -c 67108864 >"$d.log"
+    # What is too much is read all the same: a full pipe would stop the command.
+    cat >/dev/null
+}
+read -r r <"$d/exit" || read -r r <"$d/exited"
+exit "$r"

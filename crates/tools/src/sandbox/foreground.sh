@@ -1,0 +1,59 @@
+# Runs one command of a model and says how it ended. POSIX sh; started by the daemon without a terminal.
+#
+# The command's shell gets a session of its own, so that its whole group can be killed, and this script stays outside to
+# tell the end: the shell may `exec`, may be killed, and its children may hold the pipes for hours.
+#
+# stdout carries, besides the command's output:
+#   RS MARK ! NUL                                 no other command of the session runs
+#   RS MARK + PID SP STATUS NUL DIRECTORY NUL     the shell runs (written by the inner script, on descriptor 8)
+#   RS MARK = CODE NUL CWD NUL SURVIVORS NUL FINISHED NUL RS     the shell has ended
+# stderr gets RS MARK at the end, so that a reader knows when it has all of both.
+#
+# $1 state directory  $2 mark  $3 call  $4 root  $5 hard limit, s  $6 directory for this call or ''  $7 inner script  $8… command
+s=$1 m=$2 c=$3 h=$5 i=$7
+# What this shell itself has to say (`Killed`) is nobody's output.
+exec 7>&2 2>/dev/null
+[ -d "$s/bg" ] || mkdir -p "$s/bg" "$s/out" "$s/seen" || exit 125
+# One command at a time in a session, also between processes. Children do not get the lock.
+if command -v flock >/dev/null 2>&1; then
+    exec 9>"$s/lock" && flock -w 3700 9
+fi
+printf '\036%s!\000' "$m"
+: >"$s/pid"
+# For the day the reader dies: nothing else would ever end the command. It ends with the command's shell.
+(
+    trap 'kill "$p" 2>/dev/null; exit 0' TERM
+    sleep "$h" & p=$!
+    wait "$p"
+    for f in $(grep -lzsxF "SANDBAR_CALL=$c" /proc/[0-9]*/environ); do
+        f=${f#/proc/}
+        kill -KILL "${f%/environ}" 2>/dev/null
+    done
+) >/dev/null </dev/null 7>&- 9>&- &
+w=$!
+a=$4 b=$6
+shift 7
+# On one line, so that bash counts the command's lines from 1.
+SANDBAR_CALL=$c setsid /bin/bash -l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" keep "$@" 8>&1 9>&- </dev/null
+r=$?
+kill "$w" 2>/dev/null
+p= d= o= f=
+read -r p <"$s/pid" || :
+IFS= read -r d <"$s/cwd" 2>/dev/null || :
+if [ -n "$p" ] && kill -s 0 -- "-$p" 2>/dev/null; then
+    for t in /proc/[0-9]*/stat; do
+        { read -r l <"$t"; } 2>/dev/null || continue
+        n=${t#/proc/} n=${n%/stat}
+        set -- ${l##*) }
+        [ "$3" = "$p" ] && [ "$1" != Z ] || continue
+        o="$o$n $(tr '\000\n' '  ' <"/proc/$n/cmdline" 2>/dev/null)
+"
+    done
+fi
+for t in "$s"/bg/*/exit; do
+    [ -e "$t" ] || continue
+    mv "$t" "${t}ed" 2>/dev/null && { read -r e <"${t}ed" || :; } && t=${t%/exit} && f="$f${t##*/} $e
+"
+done
+printf '\036%s=%s\000%s\000%s\000%s\000\036' "$m" "$r" "$d" "$o" "$f"
+printf '\036%s' "$m" >&7

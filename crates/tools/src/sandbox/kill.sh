@@ -1,0 +1,39 @@
+# Ends a command and all it started: its group, and whoever made a group of their own but still carries the call's mark in
+# the environment. POSIX sh, as root. Prints how many there were.
+#
+# $1 group or ''  $2 call  $3 how many tenths of a second to wait between TERM and KILL
+g=$1 c=$2 t=$3
+members() {
+    k=
+    for f in $(grep -lzsxF "SANDBAR_CALL=$c" /proc/[0-9]*/environ); do
+        f=${f#/proc/}
+        k="$k ${f%/environ}"
+    done
+    for f in /proc/[0-9]*/stat; do
+        { read -r l <"$f"; } 2>/dev/null || continue
+        n=${f#/proc/} n=${n%/stat}
+        set -- ${l##*) }
+        [ "$1" != Z ] || continue
+        [ -n "$g" ] && [ "$3" = "$g" ] || continue
+        case " $k " in *" $n "*) ;; *) k="$k $n" ;; esac
+    done
+}
+members
+set -- $k
+echo $#
+[ $# -gt 0 ] || exit 0
+[ -z "$g" ] || kill -s TERM -- "-$g" 2>/dev/null
+kill -s TERM $k 2>/dev/null
+while [ "$t" -gt 0 ]; do
+    sleep 0.1
+    t=$((t - 1))
+    members
+    [ -n "$k" ] || exit 0
+done
+# Twice: between looking and killing somebody may have forked.
+for r in 1 2; do
+    members
+    [ -n "$k" ] || exit 0
+    [ -z "$g" ] || kill -s KILL -- "-$g" 2>/dev/null
+    kill -s KILL $k 2>/dev/null
+done

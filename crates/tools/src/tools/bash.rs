@@ -1,0 +1,566 @@
+//! `bash`: one command line, its real output and its exit code. It returns when the shell ends, whoever still holds the
+//! pipes; a timeout or a cancellation ends everything the command started and keeps what it said so far.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{BUDGET, broken};
+use crate::capture::Capture;
+use crate::dispatch::Watch;
+use crate::input::{Input, invalid};
+use crate::port::{Finished, Machine, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Started, Stream, Survivor};
+use crate::result::{Done, ErrorCode, Failure, Outcome};
+use crate::text::{Ended, Truncation, readable, strip_escapes, truncate};
+
+const DEFAULT: u64 = 60;
+const MOST: i64 = 3600;
+/// Between asking processes to end and ending them.
+const GRACE: Duration = Duration::from_secs(2);
+const CANCEL_GRACE: Duration = Duration::from_millis(500);
+/// For the last output of what was killed.
+const DRAIN: Duration = Duration::from_millis(500);
+/// More output than this in the foreground is a mistake.
+const MOST_OUTPUT: u64 = 256 * 1024 * 1024;
+/// A background command that ends this soon is reported as a finished one.
+const SETTLE: Duration = Duration::from_millis(1500);
+/// The sandbox's own limit comes after ours.
+const BACKSTOP: Duration = Duration::from_secs(30);
+/// Waiting for another command of the session, at most.
+const QUEUE: Duration = Duration::from_secs(3700);
+/// Silence after which a last line that looks like a question is one.
+const SILENCE: Duration = Duration::from_secs(20);
+/// The first time that progress is told, and the pause between two times.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+struct Request {
+    command: String,
+    limit: Duration,
+    background: bool,
+    directory: Option<String>,
+}
+
+pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, id: &str, input: &mut Input) -> Outcome {
+    let command = input.text("command")?;
+    let restart = input.flag("restart")?;
+    let seconds = input.integer("timeout")?;
+    let _ = input.text("description")?;
+    let background = input.flag("run_in_background")?;
+    let directory = input.optional_text("workdir")?;
+    if restart {
+        machine.forget_shell().await.map_err(|error| broken("restart the shell", &error))?;
+    }
+    let command = match command.filter(|command| !command.trim().is_empty()) {
+        Some(command) => command,
+        None if restart => {
+            let text = "The shell's directory and variables are forgotten.\n[exit 0]".to_owned();
+            return Ok(Done::text(text, json!({ "exit_code": 0, "restarted": true })));
+        }
+        None => return Err(invalid("`command` is missing. Send the bash command line as a string.")),
+    };
+    check(&command)?;
+    let limit = match seconds {
+        None => DEFAULT,
+        Some(seconds) if seconds > MOST => {
+            return Err(invalid(format!(
+                "`timeout` is {seconds}, but it is in seconds and {MOST} seconds are the most. For {seconds} milliseconds send {}; for \
+                 longer work use run_in_background.",
+                (seconds / 1000).max(1)
+            )));
+        }
+        Some(seconds) => u64::try_from(seconds)
+            .ok()
+            .filter(|seconds| *seconds > 0)
+            .ok_or_else(|| invalid(format!("`timeout` is {seconds}; it is in seconds, from 1 to {MOST}.")))?,
+    };
+    let request = Request { command, limit: Duration::from_secs(limit), background, directory };
+    let call = ShellCall {
+        id: id.to_owned(),
+        command: if background { without_ampersand(&request.command).to_owned() } else { request.command.clone() },
+        directory: request.directory.clone(),
+        background,
+        limit: request.limit + BACKSTOP,
+    };
+    let shell = match watch.cancel.run_until_cancelled(machine.start(call)).await {
+        Some(started) => started.map_err(|error| broken("start the command", &error))?,
+        None => return Err(Failure::new(ErrorCode::Cancelled, "Not executed: cancelled.")),
+    };
+    if background {
+        in_background(machine, shell, &request).await
+    } else {
+        in_foreground(machine, watch, shell, &request, id).await
+    }
+}
+
+/// Refuses what is not a command line.
+fn check(command: &str) -> Result<(), Failure> {
+    if command.contains('\0') {
+        return Err(invalid("`command` contains a NUL character, which no command line can."));
+    }
+    let start = command.trim_start();
+    let literal = ["[{", "[\"", "{\"", "[['"].iter().any(|opening| start.starts_with(opening));
+    if literal && serde_json::from_str::<Value>(start).is_ok() {
+        return Err(invalid(
+            "`command` is a JSON value, not a command line. Send the bash command itself as a plain string.",
+        ));
+    }
+    Ok(())
+}
+
+/// The background is the tool's business.
+fn without_ampersand(command: &str) -> &str {
+    let trimmed = command.trim_end();
+    match trimmed.strip_suffix('&') {
+        Some(rest) if !rest.ends_with(['&', '\\', '>', '<', ';', '|']) => rest.trim_end(),
+        _ => trimmed,
+    }
+}
+
+/// A command that was ended, with how many processes, and what its shell said of it.
+struct Killed {
+    processes: usize,
+    end: Option<ShellEnd>,
+}
+
+/// Why a command is over.
+enum Over {
+    Ended(ShellEnd),
+    TimedOut(Killed),
+    Cancelled(Killed),
+    TooMuchOutput(Killed),
+    Lost(PortError),
+}
+
+async fn in_foreground(
+    machine: &dyn Machine,
+    watch: &Watch,
+    mut shell: Box<dyn Shell>,
+    request: &Request,
+    id: &str,
+) -> Outcome {
+    let asked = Instant::now();
+    let (mut begun, mut deadline) = (asked, asked + QUEUE + request.limit);
+    let detach_at = watch.detach_after.map(|after| asked + after);
+    let mut capture = Capture::default();
+    let mut spoken = asked;
+    let mut heartbeat = asked + HEARTBEAT;
+    let mut place = Started::AsAsked;
+    let over = loop {
+        tokio::select! {
+            event = shell.next() => match event {
+                Ok(ShellEvent::Turn) => {
+                    begun = Instant::now();
+                    deadline = begun + request.limit;
+                    spoken = begun;
+                }
+                Ok(ShellEvent::Started { directory, .. }) => place = directory,
+                Ok(ShellEvent::Task { .. }) => {}
+                Ok(ShellEvent::Output(stream, bytes)) => {
+                    capture.push(stream, &bytes);
+                    spoken = Instant::now();
+                    if capture.total() > MOST_OUTPUT {
+                        break Over::TooMuchOutput(end(&mut shell, CANCEL_GRACE, &mut Capture::default()).await);
+                    }
+                }
+                Ok(ShellEvent::Ended(end)) => break Over::Ended(end),
+                Err(error) => break Over::Lost(error),
+            },
+            () = sleep_until(deadline) => break Over::TimedOut(end(&mut shell, GRACE, &mut capture).await),
+            () = watch.cancel.cancelled() => break Over::Cancelled(end(&mut shell, CANCEL_GRACE, &mut capture).await),
+            () = until(detach_at) => {
+                capture.finish();
+                let detached = shell.detach(Bytes::from(capture.all())).await;
+                let (task, log) = detached.map_err(|error| broken("go on in the background", &error))?;
+                return Ok(detached_answer(&capture, asked.elapsed(), &task, &log));
+            }
+            () = sleep_until(heartbeat) => {
+                heartbeat = Instant::now() + HEARTBEAT;
+                watch.tell(capture.total(), || capture.last_line());
+            }
+        }
+    };
+    capture.finish();
+    if let Started::Missing { directory } = place {
+        let text = format!("The command was not run: workdir {directory} does not exist or is not a directory.");
+        return Err(Failure::new(ErrorCode::NotFound, text).with(json!({ "workdir": directory })));
+    }
+    let report = Report { over, capture, place, elapsed: begun.elapsed(), silence: spoken.elapsed(), request };
+    report.render(machine, id).await
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Kills and takes in what is still said.
+async fn end(shell: &mut Box<dyn Shell>, grace: Duration, capture: &mut Capture) -> Killed {
+    // What is said while they are asked to end belongs to the output, but the killing does not wait for it: the shell
+    // keeps events until they are asked for.
+    let processes = shell.kill(grace).await.unwrap_or(0);
+    let drain = async {
+        loop {
+            match shell.next().await {
+                Ok(ShellEvent::Output(stream, bytes)) => capture.push(stream, &bytes),
+                Ok(ShellEvent::Ended(end)) => return Some(end),
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+        }
+    };
+    // Not everybody lets go of the pipes.
+    let end = timeout(DRAIN, drain).await.unwrap_or(None);
+    Killed { processes, end }
+}
+
+/// Everything that is said about a command.
+struct Report<'a> {
+    over: Over,
+    capture: Capture,
+    place: Started,
+    elapsed: Duration,
+    silence: Duration,
+    request: &'a Request,
+}
+
+impl Report<'_> {
+    async fn render(self, machine: &dyn Machine, id: &str) -> Outcome {
+        let Self { over, capture, place, elapsed, silence, request } = self;
+        let body = strip_escapes(&readable(&capture.all()));
+        let mut notes: Vec<String> = Vec::new();
+        if let Started::Fallback { gone } = &place {
+            notes.push(format!("[Working directory {gone} no longer exists; using the root directory.]"));
+        }
+        let (code, exit_code, end) = match over {
+            Over::Ended(end) => (failure_of(&request.command, end.exit_code), Some(end.exit_code), end),
+            Over::TimedOut(Killed { processes, end }) => {
+                notes.push(format!(
+                    "[Timed out after {} s and was killed{}. Output so far is above. If it needs longer, raise timeout (max {MOST}) \
+                     or use run_in_background.]",
+                    request.limit.as_secs(),
+                    with_children(processes)
+                ));
+                if silence >= SILENCE.min(request.limit) && looks_like_question(&body) {
+                    notes.push("[It appears to be waiting for input; use a non-interactive flag.]".into());
+                }
+                (Some(ErrorCode::Timeout), Some(killed_code(end.as_ref())), end.unwrap_or_default())
+            }
+            Over::Cancelled(Killed { processes, end }) => {
+                notes.push(format!("[Stopped by the user{}; ask before retrying.]", with_children(processes)));
+                (Some(ErrorCode::Cancelled), Some(killed_code(end.as_ref())), end.unwrap_or_default())
+            }
+            Over::TooMuchOutput(Killed { processes, end }) => {
+                notes.push(format!(
+                    "[Killed{} after {} bytes of output; redirect it to a file or narrow it with head, tail or grep.]",
+                    with_children(processes),
+                    capture.total()
+                ));
+                (Some(ErrorCode::OutputLimit), Some(killed_code(end.as_ref())), end.unwrap_or_default())
+            }
+            Over::Lost(error) => {
+                notes.push(format!("[The connection to the command was lost: {error}.]"));
+                (Some(ErrorCode::SandboxUnavailable), None, ShellEnd::default())
+            }
+        };
+        let ShellEnd { directory, survivors, finished, .. } = end;
+        if matches!(code, None | Some(ErrorCode::CommandFailed)) {
+            notes.extend(hint(exit_code, &body));
+        }
+        notes.extend(survivors_note(&survivors));
+        notes.extend(finished.iter().map(finished_note));
+        let last = match exit_code {
+            Some(exit_code) => format!("[exit {exit_code}]"),
+            None => "[exit unknown]".to_owned(),
+        };
+        let foot = notes.into_iter().chain([last]).collect::<Vec<_>>().join("\n");
+        let room = BUDGET - foot.chars().count() - 1;
+        let too_long = body.chars().count() > room;
+        let kept = if too_long {
+            // An answer without its spill file is better than none.
+            machine.keep_output(id, Bytes::from(capture.all())).await.ok()
+        } else {
+            None
+        };
+        let ended = if code.is_none() { Ended::Well } else { Ended::Badly };
+        let shown = fit(&body, room, ended, kept.as_deref());
+        let mut text = if shown.is_empty() { "(no output)".to_owned() } else { shown };
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(&foot);
+        let side = |stream| {
+            let text = strip_escapes(&readable(&capture.of(stream)));
+            fit(&text, BUDGET, ended, kept.as_deref())
+        };
+        let structured = json!({
+            "exit_code": exit_code, "signal": exit_code.and_then(signal_of).map(|(name, _)| name),
+            "timed_out": code == Some(ErrorCode::Timeout), "cancelled": code == Some(ErrorCode::Cancelled),
+            "duration_ms": elapsed.as_millis() as u64, "cwd": directory,
+            "stdout": side(Stream::Stdout), "stderr": side(Stream::Stderr),
+            "output_bytes": capture.total(), "output_lines": super::line_count(&body), "truncated": too_long, "output_path": kept,
+            "bytes_dropped": capture.dropped(),
+            "still_running": survivors.iter().map(|one| json!({ "pid": one.pid, "command": one.command })).collect::<Vec<_>>(),
+            "finished_tasks": finished
+                .iter()
+                .map(|one| json!({ "task_id": one.task, "exit_code": one.exit_code, "output_path": one.log }))
+                .collect::<Vec<_>>(),
+            "background": Value::Null,
+        });
+        Ok(Done::text(text, structured).failing(code))
+    }
+}
+
+/// How a command that was killed ended, also when nobody lived to tell.
+fn killed_code(end: Option<&ShellEnd>) -> i32 {
+    const SIGKILL: i32 = 128 + 9;
+    end.map_or(SIGKILL, |end| end.exit_code)
+}
+
+/// Cuts to the room, and says `50000` whatever room the notices left.
+fn fit(text: &str, room: usize, ended: Ended, full_output: Option<&str>) -> String {
+    let cut = truncate(text, Truncation { budget: room, ended, full_output });
+    let said = format!("output truncated at {room} chars");
+    cut.text.replace(&said, &format!("output truncated at {BUDGET} chars"))
+}
+
+fn with_children(processes: usize) -> String {
+    match processes.saturating_sub(1) {
+        0 => String::new(),
+        1 => " with its 1 child process".into(),
+        children => format!(" with its {children} child processes"),
+    }
+}
+
+/// Whether an exit code is a failure to the model. Some programs say `no` with 1.
+fn failure_of(command: &str, exit_code: i32) -> Option<ErrorCode> {
+    match exit_code {
+        0 => None,
+        1 if says_no_with_1(last_command(command)) => None,
+        _ => Some(ErrorCode::CommandFailed),
+    }
+}
+
+fn says_no_with_1(words: &str) -> bool {
+    let mut words = words.split_whitespace().skip_while(|word| {
+        let name = word.split('=').next().unwrap_or_default();
+        word.contains('=') && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+    });
+    let first = words.next().unwrap_or_default();
+    let program = first.rsplit('/').next().unwrap_or_default();
+    match program {
+        "grep" | "rg" | "ugrep" | "egrep" | "fgrep" | "diff" | "cmp" | "test" | "[" | "[[" => true,
+        "git" => matches!(words.find(|word| !word.starts_with('-')), Some("grep" | "diff")),
+        _ => false,
+    }
+}
+
+/// The part of a command line whose exit code is the line's, in most cases.
+fn last_command(command: &str) -> &str {
+    let command = command.trim_end().trim_end_matches(';');
+    let (mut quote, mut start, mut escaped) = (None, 0, false);
+    for (at, letter) in command.char_indices() {
+        match (quote, letter) {
+            _ if escaped => escaped = false,
+            (Some('\'') | None | Some('"'), '\\') if quote != Some('\'') => escaped = true,
+            (Some(open), letter) if open == letter => quote = None,
+            (None, '\'' | '"') => quote = Some(letter),
+            (None, ';' | '|' | '&' | '\n') => start = at + 1,
+            _ => {}
+        }
+    }
+    command[start..].trim_start()
+}
+
+/// The name of the signal that an exit code stands for, and what it often means.
+fn signal_of(exit_code: i32) -> Option<(&'static str, &'static str)> {
+    Some(match exit_code - 128 {
+        1 => ("SIGHUP", ""),
+        2 => ("SIGINT", ""),
+        3 => ("SIGQUIT", ""),
+        4 => ("SIGILL", ""),
+        6 => ("SIGABRT", ", an assertion or abort()"),
+        8 => ("SIGFPE", ""),
+        9 => ("SIGKILL", ", often out of memory"),
+        11 => ("SIGSEGV", ", a crash"),
+        13 => ("SIGPIPE", ""),
+        15 => ("SIGTERM", ""),
+        _ => return None,
+    })
+}
+
+/// What an exit code means, for those that mean something everywhere.
+fn hint(exit_code: Option<i32>, body: &str) -> Option<String> {
+    match exit_code? {
+        126 => {
+            Some("[The file was found but cannot be executed: try chmod +x, or run it with its interpreter.]".into())
+        }
+        127 => {
+            let missing = body.lines().rev().find_map(|line| {
+                let head = line.strip_suffix(": command not found").or_else(|| line.strip_suffix(": not found"))?;
+                head.rsplit(": ").next()
+            });
+            Some(match missing {
+                Some(name) => {
+                    format!("[{name} is not installed or not in PATH; install it, or check the name with `type -a`.]")
+                }
+                None => "[A program was not found; check that it is installed and in PATH.]".into(),
+            })
+        }
+        code => signal_of(code).map(|(name, meaning)| format!("[killed by {name}{meaning}]")),
+    }
+}
+
+fn survivors_note(survivors: &[Survivor]) -> Option<String> {
+    const SHOWN: usize = 3;
+    if survivors.is_empty() {
+        return None;
+    }
+    let named: Vec<String> =
+        survivors.iter().take(SHOWN).map(|one| format!("pid {} ({})", one.pid, one.command)).collect();
+    let more = survivors.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let its = if survivors.len() == 1 { "Its" } else { "Their" };
+    Some(format!(
+        "[Still running in the background: {}{more}. {its} further output is not captured; redirect it to a file or use \
+         run_in_background.]",
+        named.join(", ")
+    ))
+}
+
+fn finished_note(finished: &Finished) -> String {
+    let Finished { task, exit_code, log } = finished;
+    format!("[Background task {task} has ended with exit code {exit_code}. Output: {log}]")
+}
+
+fn looks_like_question(body: &str) -> bool {
+    let line = body.trim_end_matches('\n').rsplit(['\n', '\r']).next().unwrap_or_default();
+    let lower = line.to_lowercase();
+    let words = ["[y/n]", "(y/n)", "(yes/no)", "password", "passphrase", "ok to proceed", "continue?", "press enter"];
+    words.iter().any(|word| lower.contains(word)) || line.ends_with("? ") || line.ends_with(": ") || line.ends_with('?')
+}
+
+async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request: &Request) -> Outcome {
+    let begun = Instant::now();
+    let mut task = None;
+    let mut group = None;
+    let settle = begun + SETTLE;
+    let ended = loop {
+        tokio::select! {
+            event = shell.next() => match event.map_err(|error| broken("start the background task", &error))? {
+                ShellEvent::Task { id, log } => task = Some((id, log)),
+                ShellEvent::Started { group: pid, directory } => {
+                    if let Started::Missing { directory } = directory {
+                        let text = format!("The command was not run: workdir {directory} does not exist or is not a directory.");
+                        return Err(Failure::new(ErrorCode::NotFound, text).with(json!({ "workdir": directory })));
+                    }
+                    group = Some(pid);
+                }
+                ShellEvent::Ended(end) => break Some(end),
+                ShellEvent::Turn | ShellEvent::Output(..) => {}
+            },
+            // A start that takes longer than usual is still a start.
+            () = sleep_until(settle), if group.is_some() => break None,
+            () = sleep_until(begun + Duration::from_secs(30)) => break None,
+        }
+    };
+    let (Some((id, log)), group) = (task, group) else {
+        return Err(Failure::new(ErrorCode::SpawnFailed, "The background task did not start within 30 s."));
+    };
+    let structured = |end: Option<&ShellEnd>, stdout: &str| {
+        json!({
+            "exit_code": end.map(|end| end.exit_code), "timed_out": false, "cancelled": false,
+            "duration_ms": begun.elapsed().as_millis() as u64, "stdout": stdout, "stderr": "", "truncated": false,
+            "background": { "task_id": id, "pid": group, "pgid": group, "output_path": log, "running": end.is_none() },
+        })
+    };
+    let Some(end) = ended else {
+        let pid = group.unwrap_or_default();
+        let text = format!(
+            "Started background task {id} (pid {pid}, group {pid}). Output: {log}. Check with read_file (offset -50); stop with: kill \
+             -TERM -- -{pid}"
+        );
+        return Ok(Done::text(text, structured(None, "")));
+    };
+    let said = machine.read(&log, BUDGET * 4).await.map(|contents| contents.bytes).unwrap_or_default();
+    let code = failure_of(&request.command, end.exit_code);
+    let how = if code.is_none() { Ended::Well } else { Ended::Badly };
+    let body = fit(&strip_escapes(&readable(&said)), BUDGET - 1000, how, Some(&log));
+    let mut text = if body.is_empty() { "(no output)".to_owned() } else { body.clone() };
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.push_str(&format!("[Background task {id} ended at once. Output: {log}]\n"));
+    if let Some(hint) = hint(Some(end.exit_code), &body) {
+        text.push_str(&hint);
+        text.push('\n');
+    }
+    text.push_str(&format!("[exit {}]", end.exit_code));
+    Ok(Done::text(text, structured(Some(&end), &body)).failing(code))
+}
+
+fn detached_answer(capture: &Capture, elapsed: Duration, task: &str, log: &str) -> Done {
+    let body = strip_escapes(&readable(&capture.all()));
+    let notice = format!(
+        "[Still running after {} s, so it goes on as background task {task}. Output: {log}. Check with read_file (offset -50).]",
+        elapsed.as_secs()
+    );
+    let shown = fit(&body, BUDGET - notice.chars().count() - 1, Ended::Well, Some(log));
+    let stdout = fit(&strip_escapes(&readable(&capture.of(Stream::Stdout))), BUDGET, Ended::Well, Some(log));
+    let stderr = fit(&strip_escapes(&readable(&capture.of(Stream::Stderr))), BUDGET, Ended::Well, Some(log));
+    let text = if shown.is_empty() { notice } else { format!("{}\n{notice}", shown.trim_end_matches('\n')) };
+    let structured = json!({
+        "exit_code": Value::Null, "timed_out": false, "cancelled": false, "duration_ms": elapsed.as_millis() as u64,
+        "stdout": stdout, "stderr": stderr, "output_bytes": capture.total(), "truncated": false,
+        "background": { "task_id": task, "output_path": log, "running": true },
+    });
+    Done::text(text, structured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_that_finds_nothing_is_no_failure() {
+        for command in [
+            "grep x f",
+            "cat f | grep -c x",
+            "cd /a && git diff --exit-code",
+            "LC_ALL=C rg x",
+            "[ -f x ]",
+            "a; diff b c;",
+        ] {
+            assert_eq!(failure_of(command, 1), None, "{command}");
+        }
+        for command in ["make", "grep x f; false", "echo 'a | grep b'", "git commit", "grep x | wc -l"] {
+            assert_eq!(failure_of(command, 1), Some(ErrorCode::CommandFailed), "{command}");
+        }
+        assert_eq!(failure_of("grep x f", 2), Some(ErrorCode::CommandFailed));
+    }
+
+    #[test]
+    fn only_a_real_trailing_ampersand_is_dropped() {
+        assert_eq!(without_ampersand("sleep 5 & "), "sleep 5");
+        assert_eq!(without_ampersand("a && b"), "a && b");
+        assert_eq!(without_ampersand("echo \\&"), "echo \\&");
+        assert_eq!(without_ampersand("cmd >&"), "cmd >&");
+    }
+
+    #[test]
+    fn questions_are_recognised() {
+        for line in ["Ok to proceed? (y) ", "Password: ", "Overwrite? [y/N]", "name: "] {
+            assert!(looks_like_question(&format!("x\n{line}")), "{line}");
+        }
+        assert!(!looks_like_question("compiling\n[12/40]"));
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let hint = hint(Some(127), "bash: line 1: foo: command not found\n").expect("a hint");
+        assert!(hint.starts_with("[foo is not installed"), "{hint}");
+    }
+}

@@ -1,0 +1,257 @@
+//! `edit_file`: one text of a file becomes another. The text itself proves that the model knows the place, so a file that
+//! changed elsewhere is no reason to refuse.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::read_file::refuse_other;
+use super::{count, failed, line_count, locate, not_found, write_file};
+use crate::diagnosis;
+use crate::diff;
+use crate::edit::{self, Edit, Edited, Tier, Unedited};
+use crate::encoding::{decode, is_binary};
+use crate::input::{Input, invalid};
+use crate::ledger::{self, Seen, digest};
+use crate::port::{Basis, Machine, PortError};
+use crate::result::{Done, ErrorCode, Failure, Outcome};
+
+/// Larger files are for sed.
+const MOST_BYTES: u64 = 64 * 1024 * 1024;
+const AROUND: usize = 4;
+const MOST_SHOWN: usize = 60;
+const WIDTH: usize = 300;
+
+struct Request {
+    path: String,
+    old: String,
+    new: String,
+    replace_all: bool,
+}
+
+pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
+    let path = input.required_text("path")?;
+    let old = input.required_text("old_string")?;
+    let new = input.required_text("new_string")?;
+    let replace_all = input.flag("replace_all")?;
+    let path = locate(machine, &path).await?;
+    if old == new {
+        let text = format!("old_string and new_string are the same, so there is nothing to change in {path}.");
+        return Err(Failure::new(ErrorCode::NoChange, text).with(json!({ "path": path })));
+    }
+    let request = Request { path, old, new, replace_all };
+    if request.old.is_empty() {
+        return create(machine, &request).await;
+    }
+    match attempt(machine, &request).await? {
+        Attempt::Done(done) => Ok(done),
+        // Somebody else was faster; the text is looked for in what they wrote.
+        Attempt::Raced => match attempt(machine, &request).await? {
+            Attempt::Done(done) => Ok(done),
+            Attempt::Raced => Err(failed("edit", &request.path, &PortError::Conflict)),
+        },
+    }
+}
+
+async fn create(machine: &dyn Machine, request: &Request) -> Outcome {
+    let path = &request.path;
+    let made = write_file::create(machine, path, &request.new).await?;
+    let lines = line_count(&request.new);
+    let text = format!("Created {path} ({}, {}).", count(lines, "line"), count(request.new.len(), "byte"));
+    let structured = json!({
+        "path": path, "replacements": 0, "lines": [], "tier": Tier::Exact.as_str(), "stale": false, "created": true,
+        "sha256": made["sha256"], "diff": Value::Null,
+    });
+    Ok(Done::text(text, structured))
+}
+
+enum Attempt {
+    Done(Done),
+    Raced,
+}
+
+async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Failure> {
+    let Request { path, old, new, replace_all } = request;
+    let look = async {
+        let stat = machine.stat(path).await?;
+        Ok::<_, PortError>(stat)
+    };
+    let (stat, seen) = tokio::join!(look, ledger::recall(machine, path));
+    let stat = match stat {
+        Ok(stat) => stat,
+        Err(PortError::NotFound | PortError::NotADirectory) => return Err(not_found(machine, path).await),
+        Err(error) => return Err(failed("edit", path, &error)),
+    };
+    let seen = seen.map_err(|error| failed("recall", path, &error))?;
+    refuse_other(path, stat.kind)?;
+    if stat.size > MOST_BYTES {
+        let text = format!("{path} has {} bytes; {MOST_BYTES} are the most for an edit. Use bash with sed.", stat.size);
+        return Err(Failure::new(ErrorCode::TooLarge, text).with(json!({ "path": path, "size": stat.size })));
+    }
+    let bytes = machine.read(path, usize::MAX).await.map_err(|error| failed("read", path, &error))?.bytes;
+    if is_binary(&bytes) {
+        let text = format!("{path} is binary ({} bytes). Use bash to change it.", bytes.len());
+        return Err(Failure::new(ErrorCode::BinaryFile, text).with(json!({ "path": path, "size": bytes.len() })));
+    }
+    let before = digest(&bytes);
+    let decoded = decode(&bytes);
+    let stale = seen.as_ref().is_some_and(|seen| seen.sha256 != before);
+    let changed = seen.as_ref().filter(|_| stale).and_then(|seen| diff::changed(seen.text.as_deref()?, &decoded.text));
+    if stale && *replace_all {
+        let shown =
+            seen.as_ref().and_then(|seen| seen.text.as_deref()).map(|then| diff::unified(then, &decoded.text, 40));
+        let text = format!(
+            "{path} changed after you last read it, and replace_all could change places you have not seen.\n{}Read it again with \
+             read_file, then edit.",
+            shown.unwrap_or_default()
+        );
+        return Err(Failure::new(ErrorCode::Stale, text).with(json!({ "path": path, "sha256": before })));
+    }
+    let edit = Edit { old, new, replace_all: *replace_all };
+    let edited = match edit::apply(&bytes, edit) {
+        Ok(edited) => edited,
+        Err(unedited) => return Err(explain(request, &decoded.text, seen.as_ref(), unedited)),
+    };
+    match machine.replace(path, Bytes::from(edited.bytes.clone()), Basis::Was { stat: &stat, sha256: &before }).await {
+        Ok(_) => {}
+        Err(PortError::Conflict) => return Ok(Attempt::Raced),
+        Err(error) => return Err(failed("edit", path, &error)),
+    }
+    let after = decode(&edited.bytes);
+    let sha256 = digest(&edited.bytes);
+    let first = edited.lines.first().copied().unwrap_or(1);
+    let note = Seen::new(path, &edited.bytes, sha256.clone(), &after.text).after_edit(seen, old, first);
+    ledger::remember(machine, &note).await.map_err(|error| failed("remember", path, &error))?;
+
+    let mut text = summary(path, &edited);
+    if stale {
+        let place = changed.map_or(String::new(), |changed| format!(" (lines {}–{})", changed.first, changed.last));
+        text.push_str(&format!(
+            "\n[Note: the file changed since you last read it{place}; your edit was applied to the current content.]"
+        ));
+    }
+    text.push('\n');
+    text.push_str(&snippet(&after.text, &edited));
+    let difference = diff::unified(&decoded.text, &after.text, 400);
+    let structured = json!({
+        "path": path, "replacements": edited.lines.len(), "lines": edited.lines, "tier": edited.tier.as_str(), "stale": stale,
+        "created": false, "sha256": sha256, "diff": Some(difference).filter(|text| text.len() <= 16 * 1024),
+    });
+    Ok(Attempt::Done(Done::text(text, structured)))
+}
+
+fn summary(path: &str, edited: &Edited) -> String {
+    let places: Vec<String> = edited.lines.iter().take(10).map(usize::to_string).collect();
+    let more = edited.lines.len().saturating_sub(places.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let lines = if edited.lines.len() == 1 { "line" } else { "lines" };
+    let mut text =
+        format!("Edited {path}: {} at {lines} {}{more}.", count(edited.lines.len(), "replacement"), places.join(", "));
+    let note = match edited.tier {
+        Tier::Exact if edited.line_ends_mapped => Some("new_string was written with the file's CRLF line ends"),
+        Tier::Exact => None,
+        Tier::LineEnding => Some("line ends differ from old_string's; the file's were kept"),
+        Tier::LinePrefix => Some("line numbers copied from read_file were taken off"),
+        Tier::TrailingBlanks => Some("the file has blanks at line ends that old_string has not"),
+    };
+    if let Some(note) = note {
+        text.push_str(&format!("\n[Note: {note}.]"));
+    }
+    text
+}
+
+/// The edited places with some lines around them.
+fn snippet(text: &str, edited: &Edited) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut shown: Vec<String> = Vec::new();
+    let mut last = 0;
+    for start in &edited.lines {
+        let from = start.saturating_sub(AROUND).max(last + 1).max(1);
+        let to = (start + edited.height - 1 + AROUND).min(lines.len());
+        if last > 0 && from > last + 1 && from <= to {
+            shown.push("…".into());
+        }
+        for number in from..=to {
+            if shown.len() >= MOST_SHOWN {
+                shown.push("…".into());
+                return shown.join("\n");
+            }
+            let line: String = lines[number - 1].chars().take(WIDTH).collect();
+            shown.push(format!("{number}\t{line}"));
+        }
+        last = last.max(to);
+    }
+    shown.join("\n")
+}
+
+fn explain(request: &Request, text: &str, seen: Option<&Seen>, unedited: Unedited) -> Failure {
+    let Request { path, old, new, .. } = request;
+    match unedited {
+        Unedited::Absent => {
+            let mut message = format!("old_string not found in {path}.");
+            if let Some(line) = seen.and_then(|seen| seen.replaced_before(old)) {
+                message.push_str(&format!(" This text was already replaced by your edit at line {line}."));
+            } else if text.contains(new.as_str()) && !new.trim().is_empty() {
+                let line = text[..text.find(new.as_str()).unwrap_or(0)].matches('\n').count() + 1;
+                message.push_str(&format!(" new_string is already there, at line {line}."));
+            }
+            let said = diagnosis::explain(text, old);
+            if said.is_empty() {
+                message.push_str(" Read the file again with read_file and copy the text exactly.");
+            } else {
+                message.push_str(&format!(" {said}\nCopy the text exactly as it stands in the file."));
+            }
+            Failure::new(ErrorCode::NoMatch, message).with(json!({ "path": path, "replacements": 0 }))
+        }
+        Unedited::Ambiguous { lines } => {
+            let all: Vec<&str> = text.lines().collect();
+            let context: Vec<String> = lines.iter().take(3).map(|line| around(&all, *line)).collect();
+            let message = format!(
+                "old_string occurs {} times in {path}, at {}. Add surrounding lines to make it unique, or set replace_all.\n{}",
+                lines.len(),
+                places(&lines),
+                context.join("\n…\n")
+            );
+            let structured = json!({ "path": path, "replacements": 0, "lines": lines });
+            Failure::new(ErrorCode::NotUnique, message).with(structured)
+        }
+        Unedited::Unencodable { letter, encoding } => invalid(format!(
+            "{path} is written in {encoding}, which has no {letter:?} (U+{:04X}). Use another character, or convert the file with \
+             iconv in bash.",
+            u32::from(letter)
+        ))
+        .with(json!({ "path": path })),
+        Unedited::Same => {
+            let message = format!("The replacement is what {path} has already, so nothing was changed.");
+            Failure::new(ErrorCode::NoChange, message).with(json!({ "path": path }))
+        }
+    }
+}
+
+fn around(all: &[&str], line: usize) -> String {
+    let from = line.saturating_sub(1).max(1);
+    let to = (line + 1).min(all.len());
+    let shown = (from..=to).map(|number| {
+        let text: String = all[number - 1].chars().take(WIDTH).collect();
+        format!("{number}\t{text}")
+    });
+    shown.collect::<Vec<_>>().join("\n")
+}
+
+/// `lines 12, 40 and 77`.
+fn places(lines: &[usize]) -> String {
+    const MOST: usize = 10;
+    let mut lines = lines.to_vec();
+    lines.dedup();
+    match lines.as_slice() {
+        [one] => format!("line {one}"),
+        lines if lines.len() > MOST => {
+            let first: Vec<String> = lines.iter().take(MOST).map(usize::to_string).collect();
+            format!("lines {} and {} more", first.join(", "), lines.len() - MOST)
+        }
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(usize::to_string).collect();
+            format!("lines {} and {last}", first.join(", "))
+        }
+        [] => String::new(),
+    }
+}

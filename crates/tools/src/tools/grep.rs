@@ -1,0 +1,364 @@
+//! `grep`: lines that match, newest files first. It is never silent: an answer says how much was searched and what was
+//! left out.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{BUDGET, broken, count, failed, locate, not_found};
+use crate::input::{Input, invalid};
+use crate::port::{Kind, Machine, PortError};
+use crate::result::{Done, ErrorCode, Failure, Outcome};
+use crate::search::{Counted, CountedFile, InvalidGlob, InvalidPattern, MatchedFile, Matcher, Row, Search, Selector};
+use crate::text::{Ended, Truncation, truncate};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const DEFAULT_ROWS: u64 = 250;
+/// Longest that a line is shown; of longer ones, what is around the match.
+const WIDTH: usize = 500;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Content,
+    Files,
+    Count,
+}
+
+struct Request {
+    search: Search,
+    mode: Mode,
+    numbers: bool,
+    limit: usize,
+    offset: usize,
+}
+
+pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
+    let request = read(machine, input).await?;
+    let search = &request.search;
+    let counted = machine.count(search).await.map_err(|error| match error {
+        PortError::Other(message) => invalid(message),
+        error => broken("search", &error),
+    })?;
+    let mut files = counted.files.clone();
+    files.sort_by(|a, b| (Reverse(a.modified), &a.path).cmp(&(Reverse(b.modified), &b.path)));
+    let total_lines: u64 = files.iter().map(|file| file.lines).sum();
+    if files.is_empty() {
+        return Ok(nothing(&request, &counted));
+    }
+    let answer = match request.mode {
+        Mode::Content => content(machine, &request, &files).await?,
+        Mode::Files => names(&request, &files, |file| file.path.clone()),
+        Mode::Count => names(&request, &files, |file| format!("{}:{}", file.path, file.lines)),
+    };
+    let Answer { body, units, shown, details } = answer;
+    let (first, last) = (request.offset + 1, request.offset + shown);
+    let next = (last < units).then_some(last);
+    let whole = format!("{} in {}", matches(total_lines), count(files.len(), "file"));
+    let head = if shown == 0 {
+        format!("Found {whole}; offset {} is past the end.", request.offset)
+    } else if next.is_some() || request.offset > 0 {
+        let more = next.map_or(String::new(), |next| format!(" (offset={next} for more)"));
+        format!("Found {whole}; showing {first}–{last}{more}.")
+    } else {
+        format!("Found {whole}.")
+    };
+    let mut text = format!("{head}\n{body}");
+    for note in notes(&request, &counted, next.is_some() || counted.timed_out) {
+        text.push_str(&format!("\n{note}"));
+    }
+    let text = truncate(&text, Truncation { budget: BUDGET, ended: Ended::Well, full_output: None }).text;
+    let mut structured = facts(&request, &counted, total_lines, files.len());
+    structured["truncated"] = json!(next.is_some() || counted.timed_out);
+    structured["next_offset"] = json!(next);
+    if let (Value::Object(fields), Value::Object(details)) = (&mut structured, details) {
+        fields.extend(details);
+    }
+    Ok(Done::text(text, structured))
+}
+
+async fn read(machine: &dyn Machine, input: &mut Input) -> Result<Request, Failure> {
+    let pattern = input.required_text("pattern")?;
+    let path = input.optional_text("path")?.unwrap_or_else(|| ".".into());
+    let globs = input.texts("glob")?;
+    let file_type = input.optional_text("type")?;
+    let mode = match input.optional_text("output_mode")?.as_deref() {
+        None | Some("content") => Mode::Content,
+        Some("files_with_matches" | "files") => Mode::Files,
+        Some("count") => Mode::Count,
+        Some(other) => {
+            return Err(invalid(format!(
+                "`output_mode` is {other:?}; it must be content, files_with_matches or count."
+            )));
+        }
+    };
+    let around = input.bounded("-C", 0, 100)?;
+    let after = input.bounded("-A", 0, 100)?.or(around).unwrap_or(0);
+    let before = input.bounded("-B", 0, 100)?.or(around).unwrap_or(0);
+    let (ignore_case, numbers) = (input.flag("-i")?, input.flag_unless_off("-n")?);
+    let (multiline, literal) = (input.flag("multiline")?, input.flag("literal")?);
+    let limit = input.bounded("head_limit", 1, 5000)?.unwrap_or(DEFAULT_ROWS);
+    let offset = input.bounded("offset", 0, i64::MAX)?.unwrap_or(0);
+    let include_ignored = input.flag("include_ignored")?;
+    if pattern.is_empty() {
+        return Err(invalid("`pattern` is empty; it would match every line. Name what to look for."));
+    }
+    if pattern.contains('\0') {
+        return Err(invalid("`pattern` contains a NUL character. Search binary files with bash."));
+    }
+    Matcher::new(&pattern, literal, ignore_case, multiline)
+        .map_err(|InvalidPattern(text)| Failure::new(ErrorCode::InvalidRegex, text))?;
+    let root = locate(machine, &path).await?;
+    let stat = match machine.stat(&root).await {
+        Ok(stat) => stat,
+        Err(PortError::NotFound | PortError::NotADirectory) => return Err(not_found(machine, &root).await),
+        Err(error) => return Err(failed("search", &root, &error)),
+    };
+    let root_is_file = match stat.kind {
+        Kind::File => true,
+        Kind::Directory => false,
+        Kind::Other => {
+            let text = format!("{root} is neither a file nor a directory. Use bash to read it.");
+            return Err(Failure::new(ErrorCode::NotAFile, text));
+        }
+    };
+    let search = Search {
+        root,
+        root_is_file,
+        pattern,
+        literal,
+        ignore_case,
+        multiline,
+        globs,
+        file_type,
+        before: usize::try_from(before).unwrap_or(0),
+        after: usize::try_from(after).unwrap_or(0),
+        include_ignored,
+        limit: LIMIT,
+    };
+    Selector::new(&search, "/").map_err(|InvalidGlob(text)| Failure::new(ErrorCode::InvalidGlob, text))?;
+    let size = |number| usize::try_from(number).unwrap_or(usize::MAX);
+    Ok(Request { search, mode, numbers, limit: size(limit), offset: size(offset) })
+}
+
+/// The part of the result that is shown.
+struct Answer {
+    body: String,
+    /// How many rows there are in all, and how many of them are here.
+    units: usize,
+    shown: usize,
+    details: Value,
+}
+
+fn names(request: &Request, files: &[CountedFile], line: impl Fn(&CountedFile) -> String) -> Answer {
+    let page: Vec<&CountedFile> = files.iter().skip(request.offset).take(request.limit).collect();
+    let body = page.iter().map(|file| line(file)).collect::<Vec<_>>().join("\n");
+    let details = match request.mode {
+        Mode::Count => {
+            let counts: serde_json::Map<String, Value> =
+                page.iter().map(|file| (file.path.clone(), json!(file.lines))).collect();
+            json!({ "counts": counts })
+        }
+        _ => json!({ "files": page.iter().map(|file| &file.path).collect::<Vec<_>>() }),
+    };
+    Answer { body, units: files.len(), shown: page.len(), details }
+}
+
+async fn content(machine: &dyn Machine, request: &Request, files: &[CountedFile]) -> Result<Answer, Failure> {
+    // Only the files that have a part in this page are read again.
+    let (mut at, end) = (0, request.offset.saturating_add(request.limit));
+    let mut wanted = Vec::new();
+    for file in files {
+        let next = at + usize::try_from(file.lines).unwrap_or(usize::MAX);
+        if next > request.offset && at < end {
+            wanted.push((file, at));
+        }
+        at = next;
+    }
+    let paths: Vec<String> = wanted.iter().map(|(file, _)| file.path.clone()).collect();
+    let matched = machine.lines(&request.search, &paths).await.map_err(|error| broken("search", &error))?;
+    let (mut blocks, mut details, mut shown) = (Vec::new(), Vec::new(), 0);
+    for (file, start) in wanted {
+        let Some(found) = matched.iter().find(|matched| matched.path == file.path) else { continue };
+        let skip = request.offset.saturating_sub(start);
+        let take = end.saturating_sub(start.max(request.offset));
+        let rows = page_of(&found.rows, skip, take, &request.search);
+        shown += rows.iter().filter(|row| row.matched.is_some()).count();
+        blocks.extend(render(found, &rows, request.numbers));
+        details.extend(structured_rows(found, &rows));
+    }
+    let separator = if request.search.before + request.search.after > 0 { "\n--\n" } else { "\n" };
+    Ok(Answer { body: blocks.join(separator), units: at, shown, details: json!({ "matches": details }) })
+}
+
+/// Some of the matching rows, with those around them.
+fn page_of<'a>(rows: &'a [Row], skip: usize, take: usize, search: &Search) -> Vec<&'a Row> {
+    let places = rows.iter().enumerate().filter(|(_, row)| row.matched.is_some()).map(|(at, _)| at);
+    let chosen: Vec<usize> = places.skip(skip).take(take).collect();
+    let near = |row: &Row, at: usize| {
+        let line = rows[at].line;
+        row.line + search.before as u64 >= line && row.line <= line + search.after as u64
+    };
+    let keeps = |(at, row): (usize, &'a Row)| {
+        let keep =
+            if row.matched.is_some() { chosen.contains(&at) } else { chosen.iter().any(|chosen| near(row, *chosen)) };
+        keep.then_some(row)
+    };
+    rows.iter().enumerate().filter_map(keeps).collect()
+}
+
+/// One block for each run of lines.
+fn render(file: &MatchedFile, rows: &[&Row], numbers: bool) -> Vec<String> {
+    let mut blocks: Vec<String> = Vec::new();
+    let mut last = None;
+    for row in rows {
+        let mark = if row.matched.is_some() { ':' } else { '-' };
+        let text = windowed(row);
+        let line = if numbers {
+            format!("{}{mark}{}{mark}{text}", file.path, row.line)
+        } else {
+            format!("{}{mark}{text}", file.path)
+        };
+        match blocks.last_mut() {
+            Some(block) if last.is_some_and(|last: u64| row.line <= last + 1) => {
+                block.push('\n');
+                block.push_str(&line);
+            }
+            _ => blocks.push(line),
+        }
+        last = Some(row.line);
+    }
+    blocks
+}
+
+/// A long line as what is around its match.
+fn windowed(row: &Row) -> String {
+    let letters = row.text.chars().count();
+    if letters <= WIDTH {
+        return row.text.clone();
+    }
+    let (start, _) = row.matched.unwrap_or((0, 0));
+    let start = row.text.char_indices().take_while(|(at, _)| *at < start).count();
+    let from = start.saturating_sub(WIDTH / 4).min(letters - WIDTH);
+    let part: String = row.text.chars().skip(from).take(WIDTH).collect();
+    let before = if from > 0 { format!("[{from} chars] …") } else { String::new() };
+    let left = letters - from - WIDTH;
+    let after = if left > 0 { format!("… [{left} chars]") } else { String::new() };
+    format!("{before}{part}{after}")
+}
+
+fn structured_rows(file: &MatchedFile, rows: &[&Row]) -> Vec<Value> {
+    let around = |from: usize, step: isize| {
+        let mut lines = Vec::new();
+        let mut at = from.checked_add_signed(step);
+        while let Some(row) = at.and_then(|at| rows.get(at)).filter(|row| row.matched.is_none()) {
+            lines.push(windowed(row));
+            at = at.and_then(|at| at.checked_add_signed(step));
+        }
+        if step < 0 {
+            lines.reverse();
+        }
+        lines
+    };
+    let matching = rows.iter().enumerate().filter_map(|(at, row)| Some((at, row, row.matched?)));
+    matching
+        .map(|(at, row, (start, _))| {
+            let column = row.text.char_indices().take_while(|(at, _)| *at < start).count() + 1;
+            json!({
+                "path": file.path, "line": row.line, "col": column, "text": windowed(row), "before": around(at, -1),
+                "after": around(at, 1),
+            })
+        })
+        .collect()
+}
+
+fn nothing(request: &Request, counted: &Counted) -> Done {
+    let search = &request.search;
+    let place = if search.root_is_file {
+        format!("in {}", search.root)
+    } else {
+        format!("in {} under {}", count(usize::try_from(counted.searched).unwrap_or(usize::MAX), "file"), search.root)
+    };
+    let mut text = format!("[grep: no matches found]\nNo matches for /{}/ {place}.", search.pattern);
+    for note in notes(request, counted, true) {
+        text.push_str(&format!("\n{note}"));
+    }
+    let mut structured = facts(request, counted, 0, 0);
+    structured["truncated"] = json!(counted.timed_out);
+    structured["next_offset"] = Value::Null;
+    let code = (counted.timed_out && counted.searched == 0).then_some(ErrorCode::Timeout);
+    Done::text(text, structured).failing(code)
+}
+
+fn notes(request: &Request, counted: &Counted, partial: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    let skipped = counted.skipped;
+    let mut left_out = Vec::new();
+    if skipped.ignored > 0 && !request.search.include_ignored {
+        left_out.push(format!("{} ignored by .gitignore", files(skipped.ignored)));
+    }
+    if skipped.binary > 0 {
+        left_out.push(format!("{} binary that match", skipped.binary));
+    }
+    if skipped.unreadable > 0 {
+        left_out.push(format!("{} unreadable", skipped.unreadable));
+    }
+    if partial && !left_out.is_empty() {
+        let hint = if skipped.ignored > 0 { " Set include_ignored to search ignored ones." } else { "" };
+        notes.push(format!("[Not searched: {}.{hint}]", left_out.join(", ")));
+    }
+    if counted.timed_out {
+        notes.push(format!(
+            "[Stopped after {} s; {} searched, more remain. Narrow path or glob.]",
+            request.search.limit.as_secs(),
+            files(counted.searched)
+        ));
+    }
+    notes.extend(counted.note.iter().map(|note| format!("[{note}]")));
+    notes
+}
+
+fn files(number: u64) -> String {
+    count(usize::try_from(number).unwrap_or(usize::MAX), "file")
+}
+
+fn matches(number: u64) -> String {
+    if number == 1 { "1 match".into() } else { format!("{number} matches") }
+}
+
+fn facts(request: &Request, counted: &Counted, total_matches: u64, total_files: usize) -> Value {
+    let mode = match request.mode {
+        Mode::Content => "content",
+        Mode::Files => "files_with_matches",
+        Mode::Count => "count",
+    };
+    json!({
+        "mode": mode, "path": request.search.root, "total_matches": total_matches, "total_files": total_files,
+        "files_searched": counted.searched, "timed_out": counted.timed_out,
+        "skipped": {
+            "ignored": counted.skipped.ignored, "binary": counted.skipped.binary, "unreadable": counted.skipped.unreadable,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_shown_around_its_match() {
+        let text = format!("{}needle{}", "a".repeat(5000), "b".repeat(5000));
+        let row = Row { line: 1, matched: Some((5000, 5006)), text };
+        let shown = windowed(&row);
+        assert!(shown.contains("needle"));
+        assert!(shown.starts_with("[4875 chars] …") && shown.ends_with("… [4631 chars]"), "{shown}");
+    }
+
+    #[test]
+    fn runs_of_lines_are_kept_together() {
+        let row = |line, matched: bool| Row { line, text: format!("l{line}"), matched: matched.then_some((0, 1)) };
+        let file = MatchedFile { path: "/f".into(), rows: vec![row(1, false), row(2, true), row(8, true)] };
+        let rows: Vec<&Row> = file.rows.iter().collect();
+        assert_eq!(render(&file, &rows, true), ["/f-1-l1\n/f:2:l2", "/f:8:l8"]);
+    }
+}

@@ -1,0 +1,110 @@
+//! The tools themselves: each reads its input, uses the machine and says what it did.
+
+pub(crate) mod bash;
+pub(crate) mod edit_file;
+pub(crate) mod glob;
+pub(crate) mod grep;
+pub(crate) mod read_file;
+pub(crate) mod take_screenshot;
+pub(crate) mod write_file;
+
+use similar::TextDiff;
+
+use crate::paths::{self, Places, is_relative};
+use crate::port::{Machine, PortError};
+use crate::result::{ErrorCode, Failure};
+
+/// Most characters of text in one answer.
+pub(crate) const BUDGET: usize = 50_000;
+
+/// The absolute path that an input means.
+pub(crate) async fn locate(machine: &dyn Machine, path: &str) -> Result<String, Failure> {
+    if !is_relative(path) && !path.starts_with('~') {
+        // Nothing to ask the sandbox for.
+        return paths::resolve(&Places { current: "/".into(), home: "/".into() }, path);
+    }
+    let places = machine.places().await.map_err(|error| broken("find the current directory", &error))?;
+    paths::resolve(&places, path)
+}
+
+/// A failure that has nothing to do with what was asked for.
+pub(crate) fn broken(what: &str, error: &PortError) -> Failure {
+    let code = match error {
+        PortError::Unavailable(_) | PortError::Slow(_) => ErrorCode::SandboxUnavailable,
+        PortError::NotStartable(_) => ErrorCode::SpawnFailed,
+        _ => ErrorCode::Internal,
+    };
+    Failure::new(code, format!("Could not {what}: {error}."))
+}
+
+/// A failure with a path.
+pub(crate) fn failed(verb: &str, path: &str, error: &PortError) -> Failure {
+    let (code, text) = match error {
+        PortError::NotFound => (ErrorCode::NotFound, format!("{path} does not exist.")),
+        PortError::IsDirectory => (ErrorCode::IsDirectory, format!("{path} is a directory. Name a file in it.")),
+        PortError::NotADirectory => {
+            (ErrorCode::NotAFile, format!("{path} cannot exist: a part of the path is a file, not a directory."))
+        }
+        PortError::PermissionDenied => {
+            (ErrorCode::PermissionDenied, format!("Permission denied: cannot {verb} {path}. Use bash with sudo."))
+        }
+        PortError::NoSpace => (
+            ErrorCode::Internal,
+            format!("Cannot {verb} {path}: the sandbox's disk is full. Remove files with bash, then try again."),
+        ),
+        PortError::Conflict => (
+            ErrorCode::Conflict,
+            format!("{path} changed twice while it was being changed. Read it again with read_file, then try again."),
+        ),
+        other => return broken(&format!("{verb} {path}"), other),
+    };
+    Failure::new(code, text)
+}
+
+/// A missing file, with names that may have been meant.
+pub(crate) async fn not_found(machine: &dyn Machine, path: &str) -> Failure {
+    let near = suggestions(machine, path).await;
+    let hint = match near.as_slice() {
+        [] => " Use glob or bash (ls) to look for it.".to_owned(),
+        near => format!(" Did you mean {}?", near.join(" or ")),
+    };
+    Failure::new(ErrorCode::NotFound, format!("{path} does not exist.{hint}"))
+        .with(serde_json::json!({ "path": path, "suggestions": near }))
+}
+
+async fn suggestions(machine: &dyn Machine, path: &str) -> Vec<String> {
+    const MOST: usize = 3;
+    const ALIKE: f32 = 0.6;
+    let (directory, name) = (paths::parent(path), paths::name(path));
+    let entries = machine.list(directory).await.unwrap_or_default();
+    let mut near: Vec<(f32, String)> = entries
+        .iter()
+        .filter_map(|entry| {
+            let like = if entry.name.eq_ignore_ascii_case(name) {
+                1.0
+            } else {
+                TextDiff::from_chars(entry.name.to_lowercase().as_str(), name.to_lowercase().as_str()).ratio()
+            };
+            (like >= ALIKE).then(|| (like, paths::join(directory, &entry.name)))
+        })
+        .collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    let mut near: Vec<String> = near.into_iter().map(|(_, path)| path).take(MOST).collect();
+    if near.is_empty()
+        && let Ok(places) = machine.places().await
+    {
+        let elsewhere = machine.named(&places.current, name).await.unwrap_or_default();
+        near.extend(elsewhere.into_iter().take(MOST));
+    }
+    near
+}
+
+/// `1 line`, `2 lines`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The number of lines of a text; a last one without an end counts.
+pub(crate) fn line_count(text: &str) -> usize {
+    text.matches('\n').count() + usize::from(!text.is_empty() && !text.ends_with('\n'))
+}

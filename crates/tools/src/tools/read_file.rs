@@ -1,0 +1,295 @@
+//! `read_file`: a page of a text file, a picture, or a directory. Size alone is never an error.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{BUDGET, count, failed, locate, not_found};
+use crate::encoding::{Decoded, Encoding, LineEnding, decode, is_binary};
+use crate::image::{self, Picture};
+use crate::input::{Input, invalid};
+use crate::ledger::{self, Seen, digest};
+use crate::port::{Kind, Machine, PortError, Stat, Window};
+use crate::result::{Block, Done, ErrorCode, Failure, Outcome};
+
+const LINES: u64 = 2000;
+const MOST_LINES: i64 = 10_000;
+/// Longest that one line is shown.
+const WIDTH: usize = 2000;
+/// Files up to this size are fetched whole; of larger ones the sandbox cuts out what is asked for.
+const WHOLE: u64 = 10 * 1024 * 1024;
+/// Lines of files above this are not counted unless somebody asks for a place in them.
+const COUNTED: u64 = 256 * 1024 * 1024;
+const MOST_ENTRIES: usize = 1000;
+/// Pseudo files may never end.
+const READ_DEADLINE: Duration = Duration::from_secs(5);
+
+struct Request {
+    path: String,
+    offset: Option<i64>,
+    limit: usize,
+}
+
+pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
+    let path = input.required_text("path")?;
+    let offset = input.integer("offset")?;
+    let limit = input.bounded("limit", 1, MOST_LINES)?.unwrap_or(LINES);
+    let path = locate(machine, &path).await?;
+    let request = Request { path, offset, limit: usize::try_from(limit).unwrap_or(usize::MAX) };
+    let stat = match machine.stat(&request.path).await {
+        Ok(stat) => stat,
+        Err(PortError::NotFound | PortError::NotADirectory) => return Err(not_found(machine, &request.path).await),
+        Err(error) => return Err(failed("read", &request.path, &error)),
+    };
+    match stat.kind {
+        Kind::Directory => directory(machine, &request.path).await,
+        Kind::Other => Err(Failure::new(
+            ErrorCode::NotAFile,
+            format!("{} is not a regular file (a device, pipe or socket). Use bash to work with it.", request.path),
+        )
+        .with(json!({ "path": request.path }))),
+        Kind::File if stat.size > WHOLE => window(machine, &request, &stat).await,
+        Kind::File => whole(machine, &request, &stat).await,
+    }
+}
+
+async fn directory(machine: &dyn Machine, path: &str) -> Outcome {
+    let mut entries = machine.list(path).await.map_err(|error| failed("list", path, &error))?;
+    entries.sort();
+    let total = entries.len();
+    let names: Vec<String> = entries
+        .into_iter()
+        .take(MOST_ENTRIES)
+        .map(|entry| if entry.is_directory { format!("{}/", entry.name) } else { entry.name })
+        .collect();
+    let head = format!("{path} is a directory with {total} {}.", if total == 1 { "entry" } else { "entries" });
+    let mut text = std::iter::once(head).chain(names.iter().cloned()).collect::<Vec<_>>().join("\n");
+    if total > names.len() {
+        text.push_str(&format!("\n[Showing the first {} of {total} entries. Use glob to narrow it.]", names.len()));
+    }
+    let structured = json!({
+        "path": path, "kind": "directory", "entries": names, "total_entries": total, "truncated": total > MOST_ENTRIES
+    });
+    Ok(Done::text(text, structured))
+}
+
+async fn whole(machine: &dyn Machine, request: &Request, stat: &Stat) -> Outcome {
+    let path = &request.path;
+    let most = usize::try_from(WHOLE).unwrap_or(usize::MAX) + 1;
+    let read = timeout(READ_DEADLINE, machine.read(path, most)).await.unwrap_or(Err(PortError::Slow(READ_DEADLINE)));
+    let contents = match read {
+        Ok(contents) => contents,
+        Err(PortError::Slow(after)) => {
+            let text =
+                format!("{path} gave no end within {} s. Use bash with head to read a part of it.", after.as_secs());
+            return Err(Failure::new(ErrorCode::NotAFile, text).with(json!({ "path": path })));
+        }
+        Err(error) => return Err(failed("read", path, &error)),
+    };
+    let bytes = contents.bytes;
+    if let Some(kind) = image::kind(&bytes) {
+        return picture(path, kind, &bytes);
+    }
+    if is_binary(&bytes) {
+        return Err(binary(path, &bytes, bytes.len() as u64));
+    }
+    let decoded = decode(&bytes);
+    let sha256 = digest(&bytes);
+    let page = Page::of(&decoded.text, request)?;
+    let mut seen = Seen::new(path, &bytes, sha256.clone(), &decoded.text);
+    if page.total > 0 {
+        seen.ranges.push((page.first as u64, page.last as u64));
+    }
+    ledger::remember(machine, &seen).await.map_err(|error| failed("remember", path, &error))?;
+    let size = if contents.whole { bytes.len() as u64 } else { stat.size };
+    Ok(page.render(path, &decoded, size, Some(sha256)))
+}
+
+/// Lines that the sandbox cut out of a large file.
+async fn window(machine: &dyn Machine, request: &Request, stat: &Stat) -> Outcome {
+    let path = &request.path;
+    let offset = request.offset.unwrap_or(1);
+    let first = if offset == 0 { 1 } else { offset };
+    let count_all = stat.size <= COUNTED || request.offset.is_some();
+    let window = Window { first, count: request.limit, count_all };
+    let windowed = machine.window(path, window).await.map_err(|error| failed("read", path, &error))?;
+    if is_binary(&windowed.bytes) {
+        return Err(binary(path, &windowed.bytes, stat.size));
+    }
+    let total = windowed.total_lines.map(|lines| usize::try_from(lines).unwrap_or(usize::MAX));
+    if let Some(total) = total
+        && windowed.bytes.is_empty()
+    {
+        return Err(past_the_end(path, total, offset));
+    }
+    let decoded = decode(&windowed.bytes);
+    let at = match (first, total) {
+        (first, _) if first > 0 => usize::try_from(first).unwrap_or(usize::MAX),
+        (first, Some(total)) => {
+            (total + 1).saturating_sub(usize::try_from(first.unsigned_abs()).unwrap_or(total)).max(1)
+        }
+        (_, None) => 1,
+    };
+    let lines = split(&decoded.text);
+    let shown = shown_lines(&lines, at);
+    let last = at + shown.len().saturating_sub(1);
+    let total_known = total.unwrap_or(usize::MAX);
+    let page = Page { first: at, last, total: total_known, shown, next: (last < total_known).then_some(last + 1) };
+    let mut done = page.render(path, &decoded, stat.size, None);
+    if total.is_none()
+        && let Some(Block::Text(text)) = done.content.first_mut()
+    {
+        let cut = text.rfind("\n[Showing lines").unwrap_or(text.len());
+        text.truncate(cut);
+        text.push_str(&format!(
+            "\n[Showing lines {at}–{last} of a file of {} bytes. Continue with offset={}, or use grep to find a place in it.]",
+            stat.size,
+            last + 1
+        ));
+        done.structured["total_lines"] = Value::Null;
+    }
+    // Its content is not known, so a later overwrite must not pass as informed.
+    Ok(done)
+}
+
+fn binary(path: &str, bytes: &[u8], size: u64) -> Failure {
+    let kind = image::name_of_binary(bytes);
+    Failure::new(
+        ErrorCode::BinaryFile,
+        format!("{path} is binary ({kind}, {size} bytes). Use bash with file, xxd or strings to look into it."),
+    )
+    .with(json!({ "path": path, "size": size }))
+}
+
+fn picture(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Outcome {
+    match image::prepare(kind, bytes) {
+        Ok(Picture { image, width, height }) => {
+            let text = format!("{path}: {kind}, {width}x{height} pixels, {} bytes.", bytes.len());
+            let structured = json!({
+                "path": path, "kind": "image", "mime": kind, "width": width, "height": height, "size": bytes.len(), "truncated": false
+            });
+            Ok(Done { content: vec![Block::Text(text), Block::Image(image)], structured, code: None })
+        }
+        Err(reason) => Err(Failure::new(
+            ErrorCode::ImageUnusable,
+            format!(
+                "{path} ({kind}, {} bytes) cannot be shown: {reason}. Make a smaller copy with bash (convert, ffmpeg).",
+                bytes.len()
+            ),
+        )
+        .with(json!({ "path": path, "mime": kind, "size": bytes.len() }))),
+    }
+}
+
+/// The part of a text that fits an answer.
+struct Page {
+    /// From 1, both included.
+    first: usize,
+    last: usize,
+    total: usize,
+    shown: Vec<String>,
+    next: Option<usize>,
+}
+
+impl Page {
+    fn of(text: &str, request: &Request) -> Result<Self, Failure> {
+        let lines = split(text);
+        let total = lines.len();
+        let first = match request.offset {
+            None | Some(0 | 1) => 1,
+            Some(offset) if offset > 0 => usize::try_from(offset).unwrap_or(usize::MAX),
+            Some(offset) => (total + 1).saturating_sub(usize::try_from(offset.unsigned_abs()).unwrap_or(total)).max(1),
+        };
+        if first > total && total > 0 {
+            return Err(past_the_end(&request.path, total, request.offset.unwrap_or(1)));
+        }
+        let end = total.min((first - 1).saturating_add(request.limit));
+        let shown = shown_lines(lines.get(first - 1..end).unwrap_or_default(), first);
+        let last = first - 1 + shown.len();
+        Ok(Self { first, last, total, shown, next: (last < total).then_some(last + 1) })
+    }
+
+    fn render(self, path: &str, decoded: &Decoded, size: u64, sha256: Option<String>) -> Done {
+        let Self { first, last, total, shown, next } = self;
+        let line_ending = LineEnding::of(&decoded.text);
+        let mut text =
+            if total == 0 { format!("[{path} exists and is empty ({size} bytes).]") } else { shown.join("\n") };
+        if decoded.encoding == Encoding::Windows1252 {
+            text.push_str(&format!(
+                "\n[Shown as windows-1252: {} not UTF-8. edit_file preserves them byte for byte.]",
+                if decoded.strange_bytes == 1 {
+                    "1 byte is".into()
+                } else {
+                    format!("{} bytes are", decoded.strange_bytes)
+                }
+            ));
+        }
+        if first > 1 || next.is_some() {
+            text.push_str(&format!("\n[Showing lines {first}–{last} of {total}."));
+            if let Some(next) = next {
+                text.push_str(&format!(" Continue with offset={next}."));
+            }
+            text.push(']');
+        }
+        let structured = json!({
+            "path": path, "kind": "text", "total_lines": total, "start_line": if total == 0 { 0 } else { first }, "end_line": last,
+            "truncated": next.is_some(), "next_offset": next, "line_ending": line_ending.as_str(),
+            "encoding": decoded.encoding.to_string(), "bom": decoded.bom, "size": size, "sha256": sha256,
+        });
+        Done::text(text, structured)
+    }
+}
+
+fn past_the_end(path: &str, total: usize, offset: i64) -> Failure {
+    Failure::new(
+        ErrorCode::OffsetOutOfRange,
+        format!("{path} has {}; offset {offset} is past the end.", count(total, "line")),
+    )
+    .with(json!({ "path": path, "total_lines": total }))
+}
+
+/// Lines without their ends. A file of `\r` alone has lines too.
+fn split(text: &str) -> Vec<&str> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    if !text.contains('\n') && text.contains('\r') {
+        return text.trim_end_matches('\r').split('\r').collect();
+    }
+    let body = text.strip_suffix('\n').unwrap_or(text);
+    body.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)).collect()
+}
+
+/// Numbered lines, as many as fit, at least one.
+fn shown_lines(lines: &[&str], first: usize) -> Vec<String> {
+    // Room for the notices after the lines.
+    let mut room = BUDGET - 500;
+    let mut shown = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let mut text: String = line.chars().take(WIDTH).collect();
+        let more = line.chars().count() - text.chars().count();
+        if more > 0 {
+            text.push_str(&format!("… [+{more} chars on this line]"));
+        }
+        let text = format!("{}\t{}", first + at, text.replace('\0', "\\x00"));
+        let length = text.chars().count() + 1;
+        if length > room && !shown.is_empty() {
+            break;
+        }
+        room = room.saturating_sub(length);
+        shown.push(text);
+    }
+    shown
+}
+
+/// For other tools: refuses what no file can be.
+pub(crate) fn refuse_other(path: &str, kind: Kind) -> Result<(), Failure> {
+    match kind {
+        Kind::File => Ok(()),
+        Kind::Directory => {
+            Err(Failure::new(ErrorCode::IsDirectory, format!("{path} is a directory. Name a file in it.")))
+        }
+        Kind::Other => Err(invalid(format!("{path} is not a regular file; use bash to work with it."))),
+    }
+}

@@ -1,0 +1,235 @@
+//! `write_file`: the whole content of a file. A file that the session has not seen as it is now is not overwritten:
+//! nothing else about a blind overwrite would check what is lost.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::read_file::refuse_other;
+use super::{count, failed, line_count, locate};
+use crate::diff;
+use crate::dispatch::OverwriteGuard;
+use crate::encoding::{Encoding, LineEnding, Unencodable, decode, is_binary};
+use crate::input::{Input, invalid};
+use crate::ledger::{self, Seen, digest};
+use crate::port::{Basis, Machine, PortError, Stat};
+use crate::result::{Done, ErrorCode, Failure, Outcome};
+
+const MOST_BYTES: usize = 10 * 1024 * 1024;
+/// Lines of a difference that is shown to explain a refusal.
+const SHOWN_DIFFERENCE: usize = 40;
+const MOST_DIFFERENCE_BYTES: usize = 16 * 1024;
+
+/// What stands at the path now.
+struct Existing {
+    stat: Stat,
+    bytes: Bytes,
+    sha256: String,
+}
+
+pub(crate) async fn run(machine: &dyn Machine, guard: OverwriteGuard, input: &mut Input) -> Outcome {
+    let path = input.required_text("path")?;
+    let content = input.required_text("content")?;
+    if content.len() > MOST_BYTES {
+        return Err(Failure::new(
+            ErrorCode::TooLarge,
+            format!("content has {} bytes; {MOST_BYTES} are the most. Write it in parts with bash.", content.len()),
+        ));
+    }
+    let path = locate(machine, &path).await?;
+    match attempt(machine, guard, &path, &content).await? {
+        Attempt::Done(done) => Ok(done),
+        // Somebody else was faster once; what they wrote is judged anew.
+        Attempt::Raced => match attempt(machine, guard, &path, &content).await? {
+            Attempt::Done(done) => Ok(done),
+            Attempt::Raced => Err(failed("write", &path, &PortError::Conflict)),
+        },
+    }
+}
+
+enum Attempt {
+    Done(Done),
+    Raced,
+}
+
+async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, content: &str) -> Result<Attempt, Failure> {
+    let (existing, seen) = tokio::join!(look(machine, path), ledger::recall(machine, path));
+    let existing = existing?;
+    let seen = seen.map_err(|error| failed("recall", path, &error))?;
+    if guard == OverwriteGuard::Hash
+        && let Some(existing) = &existing
+    {
+        refuse_unseen(path, existing, seen.as_ref())?;
+    }
+    let prepared = prepare(existing.as_ref(), content)?;
+    let sha256 = digest(&prepared.bytes);
+    let old = existing.as_ref().filter(|old| !is_binary(&old.bytes)).map(|old| decode(&old.bytes));
+    let warnings = placeholders(content, old.as_ref().map(|old| old.text.as_str()));
+    let unchanged = existing.as_ref().is_some_and(|existing| existing.sha256 == sha256);
+    let mut notes = prepared.notes;
+    if !unchanged {
+        let basis = match &existing {
+            Some(existing) => Basis::Was { stat: &existing.stat, sha256: &existing.sha256 },
+            None => Basis::Absent,
+        };
+        match machine.replace(path, Bytes::from(prepared.bytes.clone()), basis).await {
+            Ok(false) => {}
+            Ok(true) => notes.push("The directory is not writable, so the file was written in place.".into()),
+            Err(PortError::Conflict) => return Ok(Attempt::Raced),
+            Err(error) => return Err(failed("write", path, &error)),
+        }
+    }
+    let note = Seen::new(path, &prepared.bytes, sha256.clone(), &prepared.text);
+    ledger::remember(machine, &note).await.map_err(|error| failed("remember", path, &error))?;
+
+    let lines = line_count(&prepared.text);
+    let size = prepared.bytes.len();
+    let mut text = match (&existing, &old) {
+        _ if unchanged => format!("[unchanged] {path} already has exactly this content ({}).", count(lines, "line")),
+        (None, _) => format!("Created {path} ({}, {}).", count(lines, "line"), count(size, "byte")),
+        (Some(_), Some(old)) => format!("Overwrote {path} ({} → {}).", line_count(&old.text), count(lines, "line")),
+        (Some(existing), None) => format!("Overwrote {path} ({} → {}).", existing.bytes.len(), count(size, "byte")),
+    };
+    for note in notes.iter().chain(&warnings) {
+        text.push_str(&format!("\n[{note}]"));
+    }
+    let difference = old.as_ref().filter(|_| !unchanged).map(|old| diff::unified(&old.text, &prepared.text, 1000));
+    let difference = difference.filter(|text| text.len() <= MOST_DIFFERENCE_BYTES);
+    let structured = json!({
+        "path": path, "created": existing.is_none(), "unchanged": unchanged, "bytes": size, "lines": lines,
+        "old_sha256": existing.as_ref().map(|existing| &existing.sha256), "sha256": sha256, "diff": difference,
+        "line_ending": LineEnding::of(&prepared.text).as_str(), "warnings": warnings, "notes": notes,
+    });
+    Ok(Attempt::Done(Done::text(text, structured)))
+}
+
+async fn look(machine: &dyn Machine, path: &str) -> Result<Option<Existing>, Failure> {
+    let stat = match machine.stat(path).await {
+        Ok(stat) => stat,
+        Err(PortError::NotFound) => return Ok(None),
+        Err(error) => return Err(failed("write", path, &error)),
+    };
+    refuse_other(path, stat.kind)?;
+    // Above the limit only its digest is needed, but such files are rare enough to be fetched.
+    let contents = machine.read(path, usize::MAX).await.map_err(|error| failed("read", path, &error))?;
+    let sha256 = digest(&contents.bytes);
+    Ok(Some(Existing { stat, bytes: contents.bytes, sha256 }))
+}
+
+fn refuse_unseen(path: &str, existing: &Existing, seen: Option<&Seen>) -> Result<(), Failure> {
+    if existing.bytes.is_empty() {
+        return Ok(());
+    }
+    let structured = json!({ "path": path, "sha256": existing.sha256 });
+    let Some(seen) = seen else {
+        let size = if is_binary(&existing.bytes) {
+            format!("{} bytes, binary", existing.bytes.len())
+        } else {
+            count(line_count(&decode(&existing.bytes).text), "line")
+        };
+        let text = format!(
+            "{path} exists ({size}) and has not been read in this session. Use read_file first, or edit_file for a partial change."
+        );
+        return Err(Failure::new(ErrorCode::NotRead, text).with(structured));
+    };
+    if seen.sha256 == existing.sha256 {
+        return Ok(());
+    }
+    let now = decode(&existing.bytes).text;
+    let text = match seen.text.as_deref().and_then(|then| Some((then, diff::changed(then, &now)?))) {
+        Some((then, changed)) => format!(
+            "{path} changed after you last read it ({} differ{}):\n{}Read it again with read_file, then write.",
+            count(changed.lines, "line"),
+            if changed.lines == 1 { "s" } else { "" },
+            diff::unified(then, &now, SHOWN_DIFFERENCE)
+        ),
+        None => format!("{path} changed after you last read it. Read it again with read_file, then write."),
+    };
+    Err(Failure::new(ErrorCode::Stale, text).with(structured))
+}
+
+struct Prepared {
+    bytes: Vec<u8>,
+    /// What is in the file, as text.
+    text: String,
+    notes: Vec<String>,
+}
+
+/// The bytes to write: the file keeps its byte order mark, its encoding when it has a mark for it, and its line ends.
+fn prepare(existing: Option<&Existing>, content: &str) -> Result<Prepared, Failure> {
+    let mut notes = Vec::new();
+    let (mut text, mut encoding, mut mark): (String, Encoding, &[u8]) = (content.to_owned(), Encoding::Utf8, b"");
+    if let Some(existing) = existing.filter(|existing| !is_binary(&existing.bytes)) {
+        let (was, length) = Encoding::of(&existing.bytes);
+        mark = &existing.bytes[..length];
+        if length > 0 {
+            encoding = was;
+            text = text.trim_start_matches('\u{feff}').to_owned();
+        }
+        let old = was.decode(&existing.bytes[length..]);
+        if LineEnding::of(&old) == LineEnding::Crlf && text.contains('\n') && !text.contains('\r') {
+            text = text.replace('\n', "\r\n");
+            notes.push("Line ends were written as CRLF, as the file has them.".to_owned());
+        }
+    }
+    let encoded = encoding.encode(&text);
+    let body = encoded.map_err(|Unencodable(letter)| {
+        invalid(format!("The file is written in {encoding}, which has no {letter:?}."))
+    })?;
+    Ok(Prepared { bytes: [mark, &body].concat(), text, notes })
+}
+
+/// Lines that look as if something was left out.
+fn placeholders(content: &str, old: Option<&str>) -> Vec<String> {
+    let suspicious = |line: &str| {
+        let bare = line.trim().trim_start_matches(['/', '#', '*', '-', '<', '!', ' ', '(', '{', '[']).trim_start();
+        let lower = bare.to_lowercase();
+        let dots = lower.starts_with("...") || lower.starts_with('…');
+        let words = ["rest of", "existing code", "unchanged", "remains the same", "previous code", "remaining"];
+        let speaks = words.iter().any(|word| lower.contains(word));
+        dots && speaks || speaks && (lower.ends_with("...") || lower.ends_with('…'))
+    };
+    let lines = content.lines().enumerate().filter(|(_, line)| suspicious(line));
+    lines
+        .filter(|(_, line)| !old.is_some_and(|old| old.lines().any(|known| known.trim() == line.trim())))
+        .take(3)
+        .map(|(at, line)| {
+            let shown: String = line.trim().chars().take(80).collect();
+            format!("Warning: line {} looks like a placeholder ({shown:?}); the file now has it literally", at + 1)
+        })
+        .collect()
+}
+
+/// What an edit of a missing or empty file does: the same as writing it.
+pub(crate) async fn create(machine: &dyn Machine, path: &str, content: &str) -> Result<Value, Failure> {
+    let prepared = Seen::new(path, content.as_bytes(), digest(content.as_bytes()), content);
+    let basis = match look(machine, path).await? {
+        None => None,
+        Some(existing) if existing.bytes.is_empty() => Some(existing),
+        Some(_) => {
+            return Err(invalid(format!(
+                "old_string is empty, but {path} exists and is not empty. Use write_file to replace all of it, or name the text to replace."
+            )));
+        }
+    };
+    let basis = match &basis {
+        Some(existing) => Basis::Was { stat: &existing.stat, sha256: &existing.sha256 },
+        None => Basis::Absent,
+    };
+    let bytes = Bytes::from(content.to_owned());
+    machine.replace(path, bytes, basis).await.map_err(|error| failed("create", path, &error))?;
+    ledger::remember(machine, &prepared).await.map_err(|error| failed("remember", path, &error))?;
+    Ok(json!({ "sha256": prepared.sha256 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_told_from_code() {
+        assert_eq!(placeholders("a\n// ... rest of the code unchanged\n", None).len(), 1);
+        assert_eq!(placeholders("# existing code ...\n", None).len(), 1);
+        assert_eq!(placeholders("let rest = &args[1..];\nfoo(...rest)\n", None).len(), 0);
+        assert_eq!(placeholders("// ... rest of it\n", Some("  // ... rest of it\n")).len(), 0);
+    }
+}
