@@ -17,8 +17,8 @@ use crate::secret::Secret;
 use crate::transport::connect::{Frames, STREAM, UNARY, envelope, read_unary};
 use crate::transport::{Call, Failure};
 
-/// For the question whether a sandbox lives.
-const PROBE_DEADLINE: Duration = Duration::from_secs(5);
+/// The most milliseconds that the protocol has digits for: 115 days. No sandbox lives longer.
+const LONGEST_LIMIT: u128 = 9_999_999_999;
 
 /// Where a sandbox's daemon is and what it wants to see.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Envd {
             let mut request = self.rpc(http, method, user, STREAM);
             request = request.header(KEEPALIVE_PING_INTERVAL, shared.keepalive.as_secs().to_string());
             if let Some(limit) = limit {
-                request = request.header(CONNECT_TIMEOUT_MS, limit.as_millis().max(1).to_string());
+                request = request.header(CONNECT_TIMEOUT_MS, limit.as_millis().clamp(1, LONGEST_LIMIT).to_string());
             }
             request.body(body.clone())
         };
@@ -104,8 +104,8 @@ impl Envd {
     }
 
     /// Asks on a connection of its own, so that a dead one among the others does not answer for the sandbox.
-    pub(crate) async fn health(&self, shared: &Shared) -> Health {
-        let call = Call::new("ask for health", crate::transport::Repeat::Never, PROBE_DEADLINE);
+    pub(crate) async fn health(&self, shared: &Shared, within: Duration) -> Health {
+        let call = Call::new("ask for health", crate::transport::Repeat::Never, within);
         match shared.http.send_body(&call, self.request(shared.http.lone(), Method::GET, "/health")).await {
             Ok(_) => Health::Alive,
             Err(Failure::Refused(refusal)) if refusal.says_sandbox_is_gone() => Health::Gone,

@@ -16,8 +16,8 @@ use crate::sandbox::Sandbox;
 use crate::transport::connect::{Broken, Frame, Frames};
 use protocol::rest::SandboxState;
 
-/// For the question why a sandbox is gone.
-const REASON_DEADLINE: Duration = Duration::from_secs(5);
+/// For finding out what has become of a sandbox, when calls may take as long.
+const LOOK_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Why a sandbox does not answer any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl fmt::Display for GoneReason {
 impl Sandbox {
     /// Asks the control plane why this sandbox does not run.
     pub(crate) async fn gone_reason(&self) -> GoneReason {
-        match self.client().within(REASON_DEADLINE).info(self.id()).await {
+        match self.client().within(self.look_deadline()).info(self.id()).await {
             Ok(detail) if detail.listed.state == SandboxState::Paused => GoneReason::Paused,
             Ok(_) => GoneReason::Unknown,
             Err(crate::SandboxError::NotFound { .. }) => GoneReason::Ended,
@@ -54,10 +54,14 @@ impl Sandbox {
 
     /// What has become of this sandbox, of which a connection broke or fell silent.
     pub(crate) async fn fate(&self, cause: String) -> Ended {
-        match self.envd().health(self.client().shared()).await {
+        match self.envd().health(self.client().shared(), self.look_deadline()).await {
             Health::Gone => Ended::Gone(self.gone_reason().await),
             Health::Alive | Health::Unknown => Ended::Lost(cause),
         }
+    }
+
+    fn look_deadline(&self) -> Duration {
+        LOOK_DEADLINE.min(self.client().deadline())
     }
 }
 

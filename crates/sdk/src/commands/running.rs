@@ -67,7 +67,6 @@ struct Timeout {
 }
 
 /// What a start needs besides its message.
-#[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) request: StartRequest,
     pub(crate) user: Option<String>,
@@ -90,14 +89,16 @@ impl Running {
             Ok(frames) => frames,
             Err(failure) => return Err(CommandError::of_start(sandbox, &call, failure).await),
         };
-        let mut stream = Watched::new(frames, sandbox);
-        let pid = match first(&mut stream, sandbox, &call).await {
-            Ok(pid) => pid,
+        let (pid, stream) = match first(Watched::new(frames, sandbox), sandbox, &call).await {
+            Ok(begun) => begun,
             Err(First::Failed(failure)) => return Err(CommandError::of_start(sandbox, &call, failure).await),
             Err(First::Ended(ended)) => return Err(CommandError::of_end(sandbox, &call, None, ended)),
         };
         // The server's clock has started by now, so it must have ended the process by then.
-        let timeout = limit.and_then(|limit| Some(Timeout { limit, at: Instant::now().checked_add(limit + GRACE)? }));
+        let timeout = limit.and_then(|limit| {
+            let at = Instant::now().checked_add(limit.checked_add(GRACE)?)?;
+            Some(Timeout { limit, at })
+        });
         let process = Process { sandbox: sandbox.clone(), name: ProcessName::Pid(pid), source };
         Ok(Self { process, pid, call, stream: Some(stream), exit: None, timeout, output_limit })
     }
@@ -114,9 +115,8 @@ impl Running {
             Ok(frames) => frames,
             Err(failure) => return Err(CommandError::of_call(sandbox, &call, process.name.clone(), failure).await),
         };
-        let mut stream = Watched::new(frames, sandbox);
-        let pid = match first(&mut stream, sandbox, &call).await {
-            Ok(pid) => pid,
+        let (pid, stream) = match first(Watched::new(frames, sandbox), sandbox, &call).await {
+            Ok(begun) => begun,
             Err(First::Failed(failure)) => {
                 return Err(CommandError::of_call(sandbox, &call, process.name.clone(), failure).await);
             }
@@ -351,19 +351,22 @@ enum First {
 }
 
 /// The pid, which every stream of a process begins with, within the call's time.
-async fn first(stream: &mut Watched, sandbox: &Sandbox, call: &Call) -> Result<u32, First> {
+async fn first(mut stream: Watched, sandbox: &Sandbox, call: &Call) -> Result<(u32, Watched), First> {
     loop {
         let next = tokio::time::timeout_at(call.deadline(), stream.next(sandbox)).await;
         match next.map_err(|_| First::Failed(Failure::Call(call.out_of_time())))? {
             Ok(Frame::Message(message)) => match decode(&message) {
-                Ok(Said::Start(pid)) => return Ok(pid),
+                Ok(Said::Start(pid)) => return Ok((pid, stream)),
                 Ok(Said::Nothing) => {}
                 Ok(Said::Output(_) | Said::End(_)) => {
                     return Err(First::Ended(Ended::Garbled("a process's stream begins without its pid".into())));
                 }
                 Err(detail) => return Err(First::Ended(Ended::Garbled(detail))),
             },
-            Ok(Frame::End(Some(refusal))) => return Err(First::Failed(Failure::Refused(refusal))),
+            Ok(Frame::End(Some(refusal))) => {
+                stream.finish().await;
+                return Err(First::Failed(Failure::Refused(refusal)));
+            }
             Ok(Frame::End(None)) => return Err(First::Ended(Ended::Lost("the stream ended at once".into()))),
             Err(ended) => return Err(First::Ended(ended)),
         }

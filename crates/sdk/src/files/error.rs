@@ -45,7 +45,7 @@ impl FileError {
             }
             Failure::Refused(refusal) => match refusal.status {
                 404 => Self::NotFound { id, path },
-                400 | 409 => Self::Invalid { id, path, message: refusal.message },
+                400 => Self::Invalid { id, path, message: refusal.message },
                 507 => Self::NoSpace { id, path },
                 _ => Self::Call(refusal.into_error(call)),
             },

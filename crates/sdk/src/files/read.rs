@@ -18,6 +18,9 @@ use crate::transport::{Call, Repeat};
 /// Set aside at once for a file that says how long it is; more grows as it comes.
 const SET_ASIDE: u64 = 64 * 1024 * 1024;
 
+/// Copying so little costs less than keeping what it arrived in.
+const SHORT: usize = 16 * 1024;
+
 /// The content of a file as it arrives. Dropping it ends the download.
 pub struct FileStream {
     size: Option<u64>,
@@ -55,7 +58,7 @@ impl Files<'_> {
     pub async fn read(&self, path: &str) -> Result<Bytes, FileError> {
         let mut download = self.download(path).await?;
         let Some(first) = download.next().await? else { return Ok(Bytes::new()) };
-        let Some(second) = download.next().await? else { return Ok(first) };
+        let Some(second) = download.next().await? else { return Ok(lean(first)) };
         let size = download.size.unwrap_or(0).min(SET_ASIDE);
         let mut whole = BytesMut::with_capacity(usize::try_from(size).unwrap_or(0).max(first.len() + second.len()));
         whole.extend_from_slice(&first);
@@ -120,6 +123,11 @@ impl Files<'_> {
             Err(failure) => Err(FileError::of(self.sandbox, &call, path, failure).await),
         }
     }
+}
+
+/// A short piece is a slice of a much longer buffer, which it would keep.
+fn lean(piece: Bytes) -> Bytes {
+    if piece.len() < SHORT { Bytes::copy_from_slice(&piece) } else { piece }
 }
 
 /// A file on its way.

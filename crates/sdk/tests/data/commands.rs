@@ -1,9 +1,11 @@
 //! Commands as programs use them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
-use sandbar_sdk::{CallError, Chunk, Command, CommandError, Event, ProcessName, Signal};
+use sandbar_sdk::{CallError, Chunk, Command, CommandError, Connect, Event, ProcessName, Signal};
 
 use crate::eventually;
 use crate::support::Server;
@@ -202,6 +204,58 @@ async fn many_commands_run_at_once() {
     for (number, output) in outputs.iter().enumerate() {
         assert_eq!(output, format!("{number}\n").as_bytes());
     }
+    sandbox.kill().await.expect("it ends");
+}
+
+/// Passes bytes both ways and counts connections.
+async fn counted(server: &Server) -> (String, Arc<AtomicUsize>, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let (count, target) = (Arc::new(AtomicUsize::new(0)), server.address.clone());
+    let counting = Arc::clone(&count);
+    let task = tokio::spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((mut client, _)) = listener.accept().await {
+            counting.fetch_add(1, Ordering::SeqCst);
+            let mut server = tokio::net::TcpStream::connect(&target).await.expect("the server listens");
+            connections.spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    (address, count, task)
+}
+
+#[tokio::test]
+async fn connections_are_used_again() {
+    let server = Server::shared();
+    let direct = server.sandbox().await;
+    let (address, count, task) = counted(&server).await;
+    let client = server.builder(&address).build().expect("valid options");
+    let sandbox = client.connect(direct.id(), Connect::default()).await.expect("it is there");
+    for number in 0..20 {
+        let output = sandbox.commands().run(format!("echo {number}")).await.expect("it runs");
+        assert_eq!(output.stdout_text(), format!("{number}\n"));
+        sandbox.files().write("x", output.stdout).await.expect("it is written");
+        sandbox.files().read("x").await.expect("it is there");
+        sandbox.files().stat("x").await.expect("it is there");
+        let error = sandbox.commands().connect(9_999).await.expect_err("nobody is there");
+        assert!(matches!(error, CommandError::NotFound { .. }), "{error:?}");
+    }
+    assert!(count.load(Ordering::SeqCst) <= 3, "{count:?} connections");
+    task.abort();
+    sandbox.kill().await.expect_err("the way is gone");
+    direct.kill().await.expect("it ends");
+}
+
+#[tokio::test]
+async fn a_run_that_is_given_up_goes_on_until_its_timeout() {
+    let server = Server::shared();
+    let sandbox = server.sandbox().await;
+    let commands = sandbox.commands();
+    let run = commands.run(Command::new("sleep 100").tag("given-up").timeout(Duration::from_secs(3)));
+    let waited = tokio::time::timeout(Duration::from_secs(1), run).await;
+    assert!(waited.is_err(), "{waited:?}");
+    let mut left = commands.connect_tag("given-up").await.expect("it still runs");
+    assert!(!left.wait_exit().await.expect("its end is known").exited);
     sandbox.kill().await.expect("it ends");
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use sandbar_sdk::{CallError, EntryKind, Expiry, FileError, FileEventKind, Sandbox, Watch};
+use sandbar_sdk::{CallError, Create, EntryKind, Expiry, FileError, FileEventKind, Sandbox, Watch};
 
 use crate::support::Server;
 
@@ -243,6 +243,21 @@ async fn stream_both_ways() {
     assert_eq!(at, CHUNKS * CHUNK);
     let grown = memory() - before;
     assert!(grown < 8 * 1024, "{grown} KiB for 64 MiB each way");
+    sandbox.kill().await.expect("it ends");
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said() {
+    let server = Server::shared();
+    let create = Create::template("base").disk_size_mb(128).timeout(Duration::from_secs(600));
+    let sandbox = server.client().create(create).await.expect("a sandbox");
+    let files = sandbox.files();
+    let chunk = Bytes::from(vec![1; 1024 * 1024]);
+    let endless = stream::repeat_with(move || Ok::<_, std::io::Error>(chunk.clone())).take(400);
+    let error = files.write_stream("stream", endless).await.expect_err("it is full");
+    assert!(matches!(error, FileError::NoSpace { .. }), "{error:?}");
+    let error = files.write("whole", vec![1; 200 * 1024 * 1024]).await.expect_err("it is full");
+    assert!(matches!(error, FileError::NoSpace { .. }), "{error:?}");
     sandbox.kill().await.expect("it ends");
 }
 

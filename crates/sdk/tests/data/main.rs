@@ -5,6 +5,7 @@ mod ends;
 mod faults;
 mod files;
 mod git;
+mod old;
 #[path = "../support/proxy.rs"]
 mod proxy;
 mod pty;
