@@ -172,12 +172,8 @@ impl ClientBuilder {
         if keepalive.as_secs() == 0 || keepalive.subsec_nanos() != 0 {
             return Err(ConfigError::BadKeepalive(keepalive));
         }
-        let shared = Shared {
-            endpoints,
-            http: Http::new(&self.http)?,
-            keepalive,
-            first_generation: AtomicBool::new(false),
-        };
+        let shared =
+            Shared { endpoints, http: Http::new(&self.http)?, keepalive, first_generation: AtomicBool::new(false) };
         Ok(Client { shared: Arc::new(shared), deadline: self.deadline.unwrap_or(REQUEST_DEADLINE) })
     }
 }

@@ -55,7 +55,8 @@ impl Sandbox {
         let envd = Envd::new(url, &id, token.as_ref())
             .ok_or_else(|| misunderstood("the access token cannot be sent in a header".into()))?;
         let traffic_token = traffic_access_token.map(Secret::from);
-        let parts = Parts { id, template: template_id, domain, token, traffic_token, envd_version, client_id, alias, envd };
+        let parts =
+            Parts { id, template: template_id, domain, token, traffic_token, envd_version, client_id, alias, envd };
         Ok(Self { client: client.clone(), parts: Arc::new(parts) })
     }
 
