@@ -1,8 +1,8 @@
 //! `sandbar sandbox create`.
 
+use super::Session;
 use super::show::span;
 use super::values::{self, Pair};
-use super::{Session, show};
 use anyhow::bail;
 use clap::Args;
 use std::io::{IsTerminal, stderr};
@@ -65,6 +65,7 @@ impl Create {
         if self.timeout.is_zero() {
             bail!("--timeout 0 would end the sandbox at once");
         }
+        let asked = self.template.clone();
         let mut create = sdk::Create::template(self.template).timeout(self.timeout);
         for Pair { key, value } in self.metadata {
             create = create.metadata(key, value);
@@ -94,12 +95,7 @@ impl Create {
         session.show.line(made.id().as_str())?;
         if stderr().is_terminal() {
             let then = if self.auto_pause { "then it is paused" } else { "then it is killed" };
-            eprintln!(
-                "from {}, for {}, {then}; try `sandbar sandbox shell {}`",
-                show::printable(made.template()),
-                span(self.timeout),
-                made.id()
-            );
+            eprintln!("from {}, for {}, {then}; try `sandbar sandbox shell {}`", asked, span(self.timeout), made.id());
         }
         Ok(())
     }

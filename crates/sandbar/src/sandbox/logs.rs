@@ -53,8 +53,10 @@ impl Logs {
         let mut entries = match self.since {
             Some(time) => {
                 let start = Timestamp::now().checked_sub(jiff::SignedDuration::try_from(time)?);
-                let mut reader = Reader { cursor: start.context("--since lies before all time")?, seen: Vec::new() };
-                reader.rest(session, &self).await.map_err(explain)?
+                Reader::since(start.context("--since lies before all time")?)
+                    .rest(session, &self)
+                    .await
+                    .map_err(explain)?
             }
             None => {
                 let newest = self.narrowed(LogQuery::newest()).limit(self.limit.into());
@@ -103,12 +105,19 @@ impl Logs {
 struct Reader {
     cursor: Timestamp,
     seen: Vec<SandboxLogEntry>,
+    /// What came before this one was not wanted, although it may be of the same millisecond.
+    first_after: Option<SandboxLogEntry>,
 }
 
 impl Reader {
+    fn since(cursor: Timestamp) -> Self {
+        Self { cursor, seen: Vec::new(), first_after: None }
+    }
+
     fn after(entries: &[SandboxLogEntry]) -> Self {
-        let mut reader = Self { cursor: Timestamp::UNIX_EPOCH, seen: Vec::new() };
+        let mut reader = Self::since(Timestamp::UNIX_EPOCH);
         reader.note(entries);
+        reader.first_after = entries.last().cloned();
         reader
     }
 
@@ -118,6 +127,10 @@ impl Reader {
         loop {
             let query = logs.narrowed(LogQuery::since(self.cursor));
             let mut page = session.client.logs(&logs.id, &query).await?;
+            if let Some(last) = self.first_after.take() {
+                let known = page.iter().rposition(|entry| *entry == last).map_or(0, |at| at + 1);
+                self.seen.extend(page.drain(..known));
+            }
             page.retain(|entry| !self.seen.contains(entry));
             if page.is_empty() {
                 return Ok(all);

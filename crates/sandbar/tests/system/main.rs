@@ -1,5 +1,6 @@
 //! The product as its users meet it: a real server, real sandboxes, plain HTTP.
 
+mod cli;
 mod isolation;
 mod limits;
 mod network;

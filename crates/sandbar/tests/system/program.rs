@@ -64,6 +64,35 @@ fn a_typing_mistake_in_the_configuration_names_the_key() {
 }
 
 #[test]
+fn a_typing_mistake_in_the_log_filter_is_said() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let done = Command::new(PROGRAM)
+        .args(["up", "--listen", "127.0.0.1:0", "--data"])
+        .arg(directory.path().join("data"))
+        .env("SANDBAR_LOG", "sandbar=lowd")
+        .output()
+        .expect("the program runs");
+    assert!(!done.status.success());
+    assert!(text(&done.stderr).contains("SANDBAR_LOG: `sandbar=lowd`"), "{done:?}");
+}
+
+#[test]
+fn the_help_of_up_shows_a_configuration_that_works() {
+    let help = text(&sandbar(&["up", "--help"]).stdout);
+    let example: String = help
+        .lines()
+        .skip_while(|line| !line.contains("listen = "))
+        .take_while(|line| !line.trim().is_empty())
+        .map(|line| format!("{}\n", line.trim().replace('…', "")))
+        .collect();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("sandbar.toml");
+    std::fs::write(&file, &example).expect("the file is written");
+    let done = sandbar(&["doctor", "--config", file.to_str().expect("a text path")]);
+    assert!(done.status.success(), "{example}\n{done:?}");
+}
+
+#[test]
 fn variables_count_like_the_file() {
     let up = |variable: &str, value: &str| {
         let done = Command::new(PROGRAM).arg("up").env(variable, value).output().expect("the program runs");
@@ -81,7 +110,8 @@ fn variables_count_like_the_file() {
 
 #[test]
 fn every_command_helps_with_examples() {
-    for arguments in [&["--help"][..], &["up", "--help"], &["down", "--help"], &["doctor", "--help"]] {
+    for arguments in [&[][..], &["up"], &["down"], &["doctor"], &["sandbox"], &["completions"]] {
+        let arguments = &[arguments, &["--help"]].concat()[..];
         let done = sandbar(arguments);
         assert!(done.status.success() && text(&done.stdout).contains("Examples:"), "{arguments:?}");
     }

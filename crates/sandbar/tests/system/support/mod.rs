@@ -2,12 +2,14 @@
 //!
 //! The client speaks plain HTTP/1.1 and Connect with JSON, so that a test sees the bytes a program would see.
 
+pub(crate) mod cutter;
 pub(crate) mod holdings;
 pub(crate) mod http;
 pub(crate) mod internet;
 pub(crate) mod sandbox;
 pub(crate) mod server;
 
+pub(crate) use cutter::Cutter;
 pub(crate) use holdings::Holdings;
 pub(crate) use sandbox::{Output, Sandbox};
 pub(crate) use server::Server;
