@@ -173,7 +173,7 @@ impl ClientBuilder {
             return Err(ConfigError::BadKeepalive(keepalive));
         }
         let shared =
-            Shared { endpoints, http: Http::new(&self.http)?, keepalive, first_generation: AtomicBool::new(false) };
+            Shared { endpoints, http: Http::new(self.http)?, keepalive, first_generation: AtomicBool::new(false) };
         Ok(Client { shared: Arc::new(shared), deadline: self.deadline.unwrap_or(REQUEST_DEADLINE) })
     }
 }

@@ -6,7 +6,11 @@
 //!
 //! let client = Client::from_env()?; // E2B_API_KEY, and E2B_API_URL for a server of your own
 //! let sandbox = client.create("base").await?;
-//! println!("{}", sandbox.id());
+//!
+//! sandbox.files().write("hello.py", "print('hello')").await?;
+//! let output = sandbox.commands().run("python3 hello.py").await?;
+//! assert_eq!(output.stdout_text(), "hello\n");
+//! sandbox.kill().await?;
 //! # Ok(())
 //! # }
 //! ```

@@ -1,8 +1,8 @@
 //! Sends requests: within a deadline, again where that is safe, and with errors that say what was attempted.
 
 use std::error::Error as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use reqwest::{RequestBuilder, Response};
@@ -108,35 +108,20 @@ pub(crate) struct HttpOptions {
 }
 
 /// The connections of a client.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Http {
     /// Shared by all calls.
     pooled: reqwest::Client,
-    /// A new connection each: asks whether a host lives when the shared ones are silent.
-    lone: reqwest::Client,
+    /// A new connection each: asks whether a host lives when the shared ones are silent. Made when it is needed, since
+    /// most programs never need it and reading the system's certificates takes its time.
+    lone: OnceLock<reqwest::Client>,
+    options: HttpOptions,
 }
 
 impl Http {
-    pub(crate) fn new(options: &HttpOptions) -> Result<Self, ConfigError> {
-        let agent = options.user_agent.as_deref().unwrap_or(concat!("sandbar-sdk/", env!("CARGO_PKG_VERSION")));
-        let build = |idle: usize| {
-            let mut builder = reqwest::Client::builder()
-                .user_agent(agent)
-                .connect_timeout(CONNECT_TIMEOUT)
-                .pool_max_idle_per_host(idle)
-                .http2_adaptive_window(true)
-                .http2_keep_alive_interval(Duration::from_secs(20))
-                .http2_keep_alive_timeout(Duration::from_secs(20))
-                .tcp_nodelay(true)
-                // Keys and tokens go where the caller sends them, and not where an answer points.
-                .redirect(reqwest::redirect::Policy::none())
-                .tls_certs_merge(options.roots.iter().cloned());
-            if let Some(proxy) = &options.proxy {
-                builder = builder.proxy(proxy.clone());
-            }
-            builder.build().map_err(|error| ConfigError::Http(cause(&error)))
-        };
-        Ok(Self { pooled: build(IDLE_CONNECTIONS)?, lone: build(0)? })
+    pub(crate) fn new(options: HttpOptions) -> Result<Self, ConfigError> {
+        let pooled = build(&options, IDLE_CONNECTIONS).map_err(|error| ConfigError::Http(cause(&error)))?;
+        Ok(Self { pooled, lone: OnceLock::new(), options })
     }
 
     pub(crate) fn pooled(&self) -> &reqwest::Client {
@@ -144,7 +129,8 @@ impl Http {
     }
 
     pub(crate) fn lone(&self) -> &reqwest::Client {
-        &self.lone
+        // What could be made once can be made again; if not, a shared connection asks less well.
+        self.lone.get_or_init(|| build(&self.options, 0).unwrap_or_else(|_| self.pooled.clone()))
     }
 
     /// Sends what `request` makes, once or more, until there is a success or nothing more to try. The success's body is
@@ -214,6 +200,25 @@ impl Http {
         let failure = Failure::Refused(refusal);
         Err(if repeatable { Attempt::Repeatable { failure, after } } else { Attempt::Final(failure) })
     }
+}
+
+fn build(options: &HttpOptions, idle: usize) -> Result<reqwest::Client, reqwest::Error> {
+    let agent = options.user_agent.as_deref().unwrap_or(concat!("sandbar-sdk/", env!("CARGO_PKG_VERSION")));
+    let mut builder = reqwest::Client::builder()
+        .user_agent(agent)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(idle)
+        .http2_adaptive_window(true)
+        .http2_keep_alive_interval(Duration::from_secs(20))
+        .http2_keep_alive_timeout(Duration::from_secs(20))
+        .tcp_nodelay(true)
+        // Keys and tokens go where the caller sends them, and not where an answer points.
+        .redirect(reqwest::redirect::Policy::none())
+        .tls_certs_merge(options.roots.iter().cloned());
+    if let Some(proxy) = &options.proxy {
+        builder = builder.proxy(proxy.clone());
+    }
+    builder.build()
 }
 
 enum Attempt {
