@@ -96,6 +96,14 @@ impl Upstream {
     pub fn new(address: impl Into<String>) -> Self {
         Self { address: address.into(), headers: HeaderMap::new() }
     }
+
+    /// The origin's own host and port. Names under `localhost` are this machine, whatever its resolver thinks of them.
+    pub fn direct(origin: &Origin) -> Self {
+        let host = origin.0.host_str().unwrap_or_default();
+        let port = origin.0.port_or_known_default().unwrap_or_default();
+        let is_local = host == "localhost" || host.ends_with(".localhost");
+        Self::new(format!("{}:{port}", if is_local { "127.0.0.1" } else { host }))
+    }
 }
 
 /// Headers may be tokens: only their names are shown.
@@ -165,6 +173,18 @@ mod tests {
         assert!(origin.is_authority(&"3000-i.localhost:80".parse().expect("valid")));
         for foreign in ["3000-i.localhost", "3000-i.localhost:443", "127.0.0.1:80", "x.3000-i.localhost:80"] {
             assert!(!origin.is_authority(&foreign.parse().expect("valid")), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn an_origin_can_be_dialled_itself() {
+        for (text, address) in [
+            ("http://3000-i.localhost:4980", "127.0.0.1:4980"),
+            ("http://localhost", "127.0.0.1:80"),
+            ("https://3000-i.e2b.app", "3000-i.e2b.app:443"),
+            ("http://[::1]:8080", "[::1]:8080"),
+        ] {
+            assert_eq!(Upstream::direct(&origin(text)).address, address);
         }
     }
 

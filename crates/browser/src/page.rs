@@ -107,6 +107,8 @@ impl Page {
                     self.list(url, "file".to_owned());
                 }
                 match event["entry"]["url"].as_str() {
+                    // Listed as blocked already, with more to it.
+                    Some(url) if event["entry"]["source"] == "network" && self.is_foreign(url) => {}
                     Some(url) if !line.contains(url) => self.log(&format!("{line} ({url})")),
                     _ => self.log(&line),
                 }

@@ -157,7 +157,8 @@ impl Tab<'_> {
         let mut orders = vec![
             ("Page.enable", json!({})),
             ("Page.setLifecycleEventsEnabled", json!({ "enabled": true })),
-            ("Network.enable", json!({})),
+            // Nobody asks for the bodies of answers, so none are kept.
+            ("Network.enable", json!({ "maxTotalBufferSize": 0, "maxResourceBufferSize": 0 })),
             ("Runtime.enable", json!({})),
             ("Log.enable", json!({})),
             (

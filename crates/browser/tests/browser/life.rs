@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -10,25 +11,48 @@ use axum::response::Html;
 use axum::routing::get;
 use sandbar_browser::{Browser, BrowserConfig, BrowserError, CaptureError, RunAs};
 
-use crate::support::{Site, browser_processes, eventually, kill, passable_directory, rig, rig_with};
+use tokio::sync::Notify;
+
+use crate::support::{Found, Site, browser_processes, eventually, kill, passable_directory, rig, rig_with};
 
 const TEXT: &str = "<title>page</title><p>text";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_runs_without_rights_in_its_own_sandbox_and_namespace() {
-    let (rig, site) = (rig(), Site::page("rights", TEXT).await);
-    rig.capture(&site, "/").await.expect("a capture");
+    // The page waits for a script while its processes are looked at.
+    let (asked, looked) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let wait = {
+        let (asked, looked) = (Arc::clone(&asked), Arc::clone(&looked));
+        move || {
+            let (asked, looked) = (Arc::clone(&asked), Arc::clone(&looked));
+            async move {
+                asked.notify_one();
+                looked.notified().await;
+            }
+        }
+    };
+    let page = || async { Html("<p>text<script src=/wait></script>") };
+    let site = Site::serve("rights", Router::new().route("/", get(page)).route("/wait", get(wait))).await;
+    let rig = rig();
+    let look = async {
+        asked.notified().await;
+        check_processes(&browser_processes(rig.directory.path()));
+        looked.notify_one();
+    };
+    let (capture, ()) = tokio::join!(rig.capture(&site, "/"), look);
+    capture.expect("a capture");
+}
+
+fn check_processes(processes: &[Found]) {
     let ours = std::fs::read_link("/proc/self/ns/net").expect("proc is mounted");
-    let processes = browser_processes(rig.directory.path());
     let main = processes.iter().find(|process| process.is_main()).expect("the browser runs");
-    assert_ne!(main.namespace("net"), Some(ours.clone()));
-    for process in &processes {
+    for process in processes {
         let ids = process.status("Uid");
         assert!(!ids.is_empty() && ids.split('\t').all(|id| id != "0"), "{ids} {}", process.command);
         // In the sandbox's own user namespace its helper may be privileged; that gives it nothing outside.
         let outside = process.namespace("user") == main.namespace("user");
         assert!(!outside || process.status("CapPrm") == "0000000000000000", "{}", process.command);
-        assert!(!process.command.contains("--no-sandbox "), "{}", process.command);
+        assert!(!process.command.contains("--no-sandbox"), "{}", process.command);
         assert_ne!(process.namespace("net"), Some(ours.clone()), "{}", process.command);
     }
     let renderers: Vec<_> = processes.iter().filter(|process| process.command.contains("--type=renderer")).collect();
@@ -217,7 +241,7 @@ async fn a_user_without_rights_can_do_it_too() {
         let config = BrowserConfig::new(directory);
         assert_eq!(config.run_as, RunAs::Itself);
         let browser = Browser::start(config).expect("chromium is installed");
-        let capture = browser.capture(Site::page("user", TEXT).await.request("/")).await.expect("a capture");
+        let capture = browser.capture(Site::page("user", TEXT).await.both("/")).await.expect("a capture");
         assert!(capture.shots.iter().all(|shot| !shot.blank && shot.title == "page"), "{capture:?}");
         return browser.close().await;
     }

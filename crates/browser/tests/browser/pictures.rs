@@ -31,7 +31,7 @@ const PAGE: &str = r#"<!doctype html><title>Hello</title><meta name=viewport con
 async fn a_page_gives_two_pictures_and_the_browser_stays_warm() {
     let (rig, site) = (rig(), Site::page("static", PAGE).await);
     for _ in 0..2 {
-        let capture = rig.capture(&site, "/").await.expect("a capture");
+        let capture = rig.browser.capture(site.both("/")).await.expect("a capture");
         let [desktop, mobile] = &capture.shots[..] else { panic!("{capture:?}") };
         check_webp(desktop, "desktop", 1280, 800);
         check_webp(mobile, "mobile", 390, 844);
@@ -65,7 +65,7 @@ async fn the_page_sees_its_viewport_and_its_server_our_headers() {
     };
     let echo = |headers: HeaderMap| async move { format!("{:?}{:?}", headers["e2b-sandbox-id"], headers["x-mine"]) };
     let site = Site::serve("seen", Router::new().route("/", get(seen)).route("/echo", get(echo))).await;
-    let mut request = site.request("/");
+    let mut request = site.both("/");
     request.upstream.headers.insert("e2b-sandbox-id", "ours".parse().expect("a value"));
     let capture = rig().browser.capture(request).await.expect("a capture");
     let titles: Vec<_> = capture.shots.iter().map(|shot| shot.title.as_str()).collect();

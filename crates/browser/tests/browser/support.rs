@@ -65,7 +65,14 @@ impl Site {
         Self::serve(name, Router::new().route("/", get(move || async move { Html(html) }))).await
     }
 
+    /// On a desk only, where a second viewport would show nothing new.
     pub(crate) fn request(&self, path: &str) -> CaptureRequest {
+        let mut request = self.both(path);
+        request.viewports.truncate(1);
+        request
+    }
+
+    pub(crate) fn both(&self, path: &str) -> CaptureRequest {
         let origin = format!("http://3000-{}.localhost", self.name).parse().expect("an origin");
         let mut request = CaptureRequest::new(origin, Upstream::new(self.address.to_string()));
         request.url_path = path.to_owned();
