@@ -26,7 +26,7 @@ use std::process::ExitCode;
 Examples:
   sandbar doctor            what this machine offers, and how to get what is missing
   sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs
-  sandbar sandbox create    a sandbox of that server, or of any E2B service; `sandbar sandbox --help` shows what then
+  sandbar sandbox create    a sandbox of that server, or of any E2B service
   sandbar down              end the server and every sandbox
   sandbar completions bash  what your shell needs to complete all this
 

@@ -25,36 +25,36 @@ use tracing::warn;
 #[command(after_help = "\
 Examples:
   sandbar up
-  sandbar up --listen 127.0.0.1:0 --data /tmp/try --ephemeral      a throw-away server on a free port
+  sandbar up --listen 127.0.0.1:0 --data /tmp/try --ephemeral  a throw-away server on a free port
   sandbar up --config sandbar.toml
 
-A configuration file (default: $XDG_CONFIG_HOME/sandbar/config.toml). All keys are optional; these are the defaults
-unless a comment says otherwise:
+A configuration file (default: $XDG_CONFIG_HOME/sandbar/config.toml). All keys are optional; these \
+are the defaults unless a comment says otherwise:
   listen = \"127.0.0.1:4980\"
   data = \"/root/.local/share/sandbar\"  # $XDG_DATA_HOME/sandbar
-  api_key = \"e2b_0123…\"               # absent: made once and kept in the data directory
-  extensions = true                    # what Sandbar adds to E2B
-  ephemeral = false                    # true: end all sandboxes when the server stops
-  [sandboxes]                          # what a sandbox gets unless the create call says otherwise
+  api_key = \"e2b_0123\"            # absent: made once and kept in the data directory
+  extensions = true               # what Sandbar adds to E2B
+  ephemeral = false               # true: end all sandboxes when the server stops
+  [sandboxes]                     # what each gets unless its create says otherwise
   cpu_count = 2
   memory_mb = 1024
   disk_mb = 10240
-  pids = 4096                          # most processes and threads in one sandbox
-  max_cpu_count = 64                   # most that one create may ask for
+  pids = 4096                     # most processes and threads in one sandbox
+  max_cpu_count = 64              # most that one create may ask for
   max_memory_mb = 65536
   max_disk_mb = 262144
-  max_sandboxes = 1000                 # most that run or are paused with their memory
-  max_timeout_seconds = 2592000        # longest lease one call may ask for
-  [egress]                             # none by default: private networks that sandboxes may reach all the same
+  max_sandboxes = 1000            # most that run or are paused with their memory
+  max_timeout_seconds = 2592000   # longest lease one call may ask for
+  [egress]                        # private networks to be reached; none by default
   allow_ranges = [\"10.1.0.0/16\"]
   allow_names = [\"*.corp.example\"]
-  nameservers = [\"10.1.0.53\"]         # absent: those of /etc/resolv.conf
+  nameservers = [\"10.1.0.53\"]     # absent: those of /etc/resolv.conf
 
 Each key is also a variable: SANDBAR_LISTEN, SANDBAR_EGRESS__ALLOW_RANGES='[\"10.1.0.0/16\"]', …
-SANDBAR_LOG sets what is logged (default `info`), for example SANDBAR_LOG=debug or SANDBAR_LOG=warn,sandbar_api=debug.
+SANDBAR_LOG sets what is logged (default `info`): `debug`, or `warn,sandbar_api=debug`.
 
-Stopping the server (Ctrl-C) leaves sandboxes alive until their leases end; the next `sandbar up` finds them again.
-`sandbar down` ends the server and the sandboxes.")]
+Stopping the server (Ctrl-C) leaves sandboxes alive until their leases end; the next `sandbar up` \
+finds them again. `sandbar down` ends the server and the sandboxes.")]
 pub(crate) struct Up {
     /// Address of the listener, for example 127.0.0.1:5000; port 0 takes a free one [default: 127.0.0.1:4980]
     #[arg(long, value_name = "ADDRESS:PORT")]

@@ -3,7 +3,6 @@
 use super::Session;
 use super::show::span;
 use super::values::{self, Pair};
-use anyhow::bail;
 use clap::Args;
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -12,17 +11,17 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox create                                  from `base`, for five minutes
-  sandbar sandbox create --timeout 2h --auto-pause        kept, with its memory, when the time is up
+  sandbar sandbox create                            from `base`, for five minutes
+  sandbar sandbox create --timeout 2h --auto-pause  kept, with its memory, when the time is up
   sandbar sandbox create python --env TOKEN=x --metadata owner=me
   sandbar sandbox create --memory 4096 --cpu 4 --no-internet
-  sandbar sandbox create --json                           the service's whole answer, access token included")]
+  sandbar sandbox create --json                     the service's answer, access token included")]
 pub(crate) struct Create {
     /// Template, by id, name or name:tag; a snapshot's id too
     #[arg(default_value = "base")]
     template: String,
     /// How long it lives unless extended: 90, 5m, 1h30m, 2d
-    #[arg(long, value_name = "TIME", value_parser = values::duration, default_value = "5m")]
+    #[arg(long, value_name = "TIME", value_parser = values::wait, default_value = "5m")]
     timeout: Duration,
     /// A pair that `list` can filter by; may be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
@@ -62,9 +61,6 @@ fn volume(text: &str) -> Result<(String, String), String> {
 
 impl Create {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        if self.timeout.is_zero() {
-            bail!("--timeout 0 would end the sandbox at once");
-        }
         let asked = self.template.clone();
         let mut create = sdk::Create::template(self.template).timeout(self.timeout);
         for Pair { key, value } in self.metadata {

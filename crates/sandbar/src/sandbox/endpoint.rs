@@ -32,7 +32,7 @@ pub(crate) struct Endpoint {
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Longest wait for an answer of the service
-    #[arg(long, global = true, value_name = "TIME", value_parser = values::duration, default_value = "60s")]
+    #[arg(long, global = true, value_name = "TIME", value_parser = values::wait, default_value = "60s")]
     request_timeout: Duration,
 }
 

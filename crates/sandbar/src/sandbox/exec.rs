@@ -31,15 +31,18 @@ const TIMED_OUT: u8 = 124;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox exec iabc123 -- python3 -c 'print(\"hi\")'      arguments arrive exactly as given; no shell sees them
-  sandbar sandbox exec iabc123 -c 'ls *.txt | wc -l'             a line for the login shell (bash -l -c)
-  tar c . | sandbar sandbox exec iabc123 --cwd project -- tar x  input is passed on, unless it is a terminal
+  sandbar sandbox exec iabc123 -- ls -l 'a b'         arguments arrive exactly as given
+  sandbar sandbox exec iabc123 -c 'ls *.txt | wc -l'  a line for the login shell (bash -l -c)
+  tar c . | sandbar sandbox exec iabc123 --cwd project -- tar x
   sandbar sandbox exec iabc123 --background --tag web -- python3 -m http.server
-  sandbar sandbox exec iabc123 --json -- make                    {stdout, stderr, exit_code, duration_ms}
+  sandbar sandbox exec iabc123 --json -- make         {stdout, stderr, exit_code, duration_ms}
 
-Exit codes: the command's own; 128 + N when signal N ended it; 124 when --timeout did; 1 when it could not be run or
-was lost, with a line on stderr. Ctrl-C interrupts the command, then kills it, and exits with 130. When the connection
-is lost, the command is taken up again by its pid; a line on stderr says that output may be missing.")]
+This program's input is passed on, unless it is a terminal; for that there is `sandbar sandbox shell`.
+
+Exit codes: the command's own; 128 + N when signal N ended it; 124 when --timeout did; 1 when it could not be \
+run or was lost, with a line on stderr. Ctrl-C interrupts the command, then kills it, and exits with 130. When \
+the connection is lost, the command is taken up again by its pid; a line on stderr says that output may be \
+missing.")]
 pub(crate) struct Exec {
     /// The sandbox
     id: SandboxId,
@@ -56,7 +59,7 @@ pub(crate) struct Exec {
     #[arg(long, short)]
     user: Option<String>,
     /// How long it may run; then it is killed [default: as long as the sandbox lives]
-    #[arg(long, short, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, short, value_name = "TIME", value_parser = values::wait)]
     timeout: Option<Duration>,
     /// Leave it running, and print its pid
     #[arg(long, short)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox fork iabc123               prints the id of the copy
+  sandbar sandbox fork iabc123  prints the id of the copy
   sandbar sandbox fork iabc123 --count 3 --timeout 1h
 
 When some copies start and others do not, the ids of the first are printed and the exit code is 1.")]
@@ -22,7 +22,7 @@ pub(crate) struct Fork {
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     count: u32,
     /// How long the copies live [default: the service's]
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", value_parser = values::wait)]
     timeout: Option<Duration>,
 }
 

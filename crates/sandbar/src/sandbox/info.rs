@@ -11,7 +11,7 @@ use sdk::model::{OnTimeout, PauseMode, SandboxState};
 #[command(after_help = "\
 Examples:
   sandbar sandbox info iabc123
-  sandbar sandbox info iabc123 --json | jq -r .state       the service's whole answer, access token included
+  sandbar sandbox info iabc123 --json | jq -r .state  its answer has the access token too
 
 Looking neither wakes a sandbox nor extends its life.")]
 pub(crate) struct Info {

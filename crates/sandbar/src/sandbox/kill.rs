@@ -20,7 +20,7 @@ const AT_ONCE: usize = 8;
 #[command(after_help = "\
 Examples:
   sandbar sandbox kill iabc123 idef456
-  sandbar sandbox kill --all                          asks first
+  sandbar sandbox kill --all  asks first
   sandbar sandbox kill --all --metadata owner=me --yes
 
 Exit code 1 when one of the named sandboxes did not exist.")]

@@ -11,8 +11,8 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox pause iabc123                  processes go on where they stopped, after `resume`
-  sandbar sandbox pause iabc123 --files-only     processes end; the next start is a fresh one
+  sandbar sandbox pause iabc123               processes go on where they stopped, after `resume`
+  sandbar sandbox pause iabc123 --files-only  processes end; the next start is a fresh one
 
 Pausing one that is paused already succeeds.")]
 pub(crate) struct Pause {
@@ -50,7 +50,7 @@ pub(crate) struct Resume {
     /// The sandbox
     id: SandboxId,
     /// How long it lives from now: 90, 5m, 1h30m, 2d
-    #[arg(long, value_name = "TIME", value_parser = values::duration, default_value = "5m")]
+    #[arg(long, value_name = "TIME", value_parser = values::wait, default_value = "5m")]
     timeout: Duration,
 }
 
@@ -76,8 +76,8 @@ impl Resume {
 #[command(after_help = "\
 Examples:
   sandbar sandbox timeout iabc123 2h
-  sandbar sandbox timeout iabc123 90        in seconds
-  sandbar sandbox timeout iabc123 0         its time is up now: killed, or paused if it was made so")]
+  sandbar sandbox timeout iabc123 90  in seconds
+  sandbar sandbox timeout iabc123 0   its time is up now: killed, or paused if it was made so")]
 pub(crate) struct Timeout {
     /// The sandbox
     id: SandboxId,

@@ -16,10 +16,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox logs iabc123                       the newest 1000 entries, oldest first
-  sandbar sandbox logs iabc123 -f                    and what comes, until the sandbox ends or Ctrl-C
+  sandbar sandbox logs iabc123            the newest 1000 entries, oldest first
+  sandbar sandbox logs iabc123 -f         and what comes, until the sandbox ends or Ctrl-C
   sandbar sandbox logs iabc123 --since 10m --level warn
-  sandbar sandbox logs iabc123 -f --json             one object a line (without -f: one array)")]
+  sandbar sandbox logs iabc123 -f --json  one object a line (without -f: one array)")]
 pub(crate) struct Logs {
     /// The sandbox
     id: SandboxId,

@@ -12,7 +12,7 @@ use std::io::{Write, stdout};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox ls iabc123                   the user's home
+  sandbar sandbox ls iabc123  the user's home
   sandbar sandbox ls iabc123 /etc --user root
   sandbar sandbox ls iabc123 project --depth 3
   sandbar sandbox ls iabc123 --json | jq -r '.[].path'")]
@@ -109,7 +109,7 @@ pub(crate) fn model(entry: &Entry) -> Value {
 Examples:
   sandbar sandbox cat iabc123 notes.txt
   sandbar sandbox cat iabc123 /var/log/a.log /var/log/b.log > both.log
-  sandbar sandbox cat iabc123 notes.txt --json      [{path, content}]; for text only")]
+  sandbar sandbox cat iabc123 notes.txt --json  [{path, content}]; for text only")]
 pub(crate) struct Cat {
     /// The sandbox
     id: SandboxId,

@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox metrics iabc123                  the newest reading, and on a terminal how it came to it
+  sandbar sandbox metrics iabc123  the newest reading, and on a terminal how it came to it
   sandbar sandbox metrics iabc123 --since 10m
   sandbar sandbox metrics iabc123 --json | jq '.[-1].memUsed'")]
 pub(crate) struct Metrics {

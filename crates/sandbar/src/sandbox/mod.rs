@@ -39,13 +39,13 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  ID=$(sandbar sandbox create)                     a new sandbox; its id is all that stdout gets
+  ID=$(sandbar sandbox create)  a new sandbox; its id is all that stdout gets
   sandbar sandbox exec $ID -- python3 -c 'print(1)'
   sandbar sandbox shell $ID
   sandbar sandbox cp ./project $ID:project
   sandbar sandbox kill $ID
 
-While `sandbar up` runs, nothing need be set. For another service set E2B_API_KEY, and E2B_API_URL and
+While `sandbar up` runs, nothing need be set. For another service set E2B_API_KEY, and E2B_API_URL and \
 E2B_SANDBOX_URL (or E2B_DOMAIN) for one that is not E2B's own; flags win over variables.
 
 Exit codes: 0 done, 1 failed, 2 not understood; `exec` and `shell` pass on what the command returned.")]

@@ -25,7 +25,7 @@ const LAST_WORD: Duration = Duration::from_secs(5);
 Examples:
   sandbar sandbox shell iabc123
   sandbar sandbox shell iabc123 --user root --cwd /etc
-  sandbar sandbox shell iabc123 -- python3            another program than bash
+  sandbar sandbox shell iabc123 -- python3  another program than bash
 
 The sandbox is kept alive while the shell is open, and for five minutes after. `exit` or Ctrl-D leaves it.")]
 pub(crate) struct Shell {

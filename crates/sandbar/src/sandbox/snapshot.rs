@@ -8,7 +8,7 @@ use sdk::{NewSnapshot, SandboxId};
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox snapshot iabc123                      prints the snapshot's id
+  sandbar sandbox snapshot iabc123  prints the snapshot's id
   sandbar sandbox snapshot iabc123 --name ready --files-only
   sandbar sandbox create \"$(sandbar sandbox snapshot iabc123)\"")]
 pub(crate) struct Snapshot {

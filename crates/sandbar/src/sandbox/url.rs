@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox url iabc123 3000                          the service that listens on port 3000
+  sandbar sandbox url iabc123 3000  the service that listens on port 3000
   curl \"$(sandbar sandbox url iabc123 --download report.pdf --expires 1h)\"
   curl -F file=@data.csv \"$(sandbar sandbox url iabc123 --upload data.csv)\"
 
@@ -28,7 +28,7 @@ pub(crate) struct Url {
     #[arg(long, value_name = "PATH", conflicts_with = "port")]
     upload: Option<String>,
     /// How long the link works [default: as long as the sandbox lives]
-    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "port")]
+    #[arg(long, value_name = "TIME", value_parser = values::wait, conflicts_with = "port")]
     expires: Option<Duration>,
     /// Whose home relative paths begin at, and who owns what is written
     #[arg(long, short, conflicts_with = "port")]

@@ -27,6 +27,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_secs(total)) }
 }
 
+/// As [`duration`], for what would end before it begins.
+pub(crate) fn wait(text: &str) -> Result<Duration, String> {
+    duration(text)
+        .and_then(|time| if time.is_zero() { Err("it must be a second at least".to_owned()) } else { Ok(time) })
+}
+
 /// `KEY=VALUE`; the value may be empty and may hold further `=`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pair {
@@ -90,6 +96,7 @@ mod tests {
         for text in ["", "m", "5 m", "-1", "1.5h", "5x", "99999999999999999999", "300000000000000000d", "5é"] {
             assert!(duration(text).is_err(), "{text}");
         }
+        assert!(wait("0").is_err() && wait("1").is_ok());
     }
 
     #[test]

@@ -13,11 +13,11 @@ use serde_json::json;
 #[command(after_help = "\
 Examples:
   sandbar sandbox watch iabc123 project --recursive
-  sandbar sandbox watch iabc123 /tmp --count 1          waits for one event
-  sandbar sandbox watch iabc123 --json                  one object a line: {name, type, entry}
+  sandbar sandbox watch iabc123 /tmp --count 1  waits for one event
+  sandbar sandbox watch iabc123 --json          one object a line: {name, type, entry}
 
-`watching` on stderr says that whatever happens from now on is told. The exit code is 1 when the connection is lost,
-since events may then have been missed.")]
+`watching` on stderr says that whatever happens from now on is told. The exit code is 1 when the connection is \
+lost, since events may then have been missed.")]
 pub(crate) struct Watch {
     /// The sandbox
     id: SandboxId,

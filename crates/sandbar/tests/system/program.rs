@@ -83,7 +83,7 @@ fn the_help_of_up_shows_a_configuration_that_works() {
         .lines()
         .skip_while(|line| !line.contains("listen = "))
         .take_while(|line| !line.trim().is_empty())
-        .map(|line| format!("{}\n", line.trim().replace('…', "")))
+        .map(|line| format!("{}\n", line.trim()))
         .collect();
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("sandbar.toml");

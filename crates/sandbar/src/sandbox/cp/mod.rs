@@ -28,16 +28,16 @@ const AT_ONCE: usize = 8;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  sandbar sandbox cp data.csv iabc123:                    to the user's home
-  sandbar sandbox cp ./project iabc123:/srv               becomes /srv/project, if /srv is a directory
-  sandbar sandbox cp ./project/. iabc123:/srv             what is in it, into /srv
+  sandbar sandbox cp data.csv iabc123:         to the user's home
+  sandbar sandbox cp ./project iabc123:/srv    becomes /srv/project, if /srv is a directory
+  sandbar sandbox cp ./project/. iabc123:/srv  what is in it, into /srv
   sandbar sandbox cp iabc123:project/report.pdf .
   sandbar sandbox cp --user root iabc123:/etc ./etc
 
-Directories are copied with all that is in them, into what is there already, as cp -r does. A file is replaced only by
-a whole one: an interrupted copy leaves no half file, and the next one begins anew. Executable files stay executable;
-links stay links (from a sandbox only those that lead to somewhere in the copied directory); owners, times and other
-permissions are not kept. A local name with a colon is written ./a:b.")]
+Directories are copied with all that is in them, into what is there already, as cp -r does. A file is replaced \
+only by a whole one: an interrupted copy leaves no half file, and the next one begins anew. Executable files \
+stay executable; links stay links (from a sandbox only those that lead to somewhere in the copied directory); \
+owners, times and other permissions are not kept. A local name with a colon is written ./a:b.")]
 pub(crate) struct Cp {
     /// PATH, or ID:PATH
     from: Place,

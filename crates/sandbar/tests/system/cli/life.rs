@@ -31,7 +31,7 @@ fn a_sandbox_is_made_found_and_described() {
         );
     }
     assert!(cli.fails(1, &["create", "nonsense"]).contains("\"nonsense\""));
-    assert!(cli.fails(1, &["create", "--timeout", "0"]).contains("--timeout 0"));
+    assert!(cli.fails(2, &["create", "--timeout", "0"]).contains("a second at least"));
 
     for (arguments, call) in [(["fork", id], "fork sandbox"), (["snapshot", id], "take a snapshot of sandbox")] {
         let said = cli.fails(1, &arguments);
