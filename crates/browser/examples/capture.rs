@@ -1,18 +1,17 @@
-//! Takes pictures of a page by hand: `capture ADDRESS[:PORT] [PATH] [TIMES]` writes desktop.webp and mobile.webp here.
-//!
-//! The page sees itself as `http://3000-example.localhost`.
+//! Takes pictures of a page by hand: `capture ORIGIN [PATH] [TIMES]` writes desktop.webp and mobile.webp here.
 
 use std::time::Instant;
 
-use sandbar_browser::{Browser, BrowserConfig, CaptureRequest, Upstream};
+use sandbar_browser::{Browser, BrowserConfig, CaptureRequest, Origin, Upstream};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "sandbar_browser=debug".to_owned());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().ok_or("usage: capture ADDRESS:PORT [PATH] [TIMES]")?;
-    let mut request = CaptureRequest::new("http://3000-example.localhost".parse()?, Upstream::new(address));
+    let origin: Origin = arguments.next().ok_or("usage: capture ORIGIN [PATH] [TIMES]")?.parse()?;
+    let upstream = Upstream::direct(&origin);
+    let mut request = CaptureRequest::new(origin, upstream);
     request.url_path = arguments.next().unwrap_or_else(|| "/".to_owned());
     let times: usize = arguments.next().map_or(Ok(1), |times| times.parse())?;
     let browser = Browser::start(BrowserConfig::new("/tmp/sandbar-browser-example"))?;

@@ -107,8 +107,10 @@ impl Page {
                     self.list(url, "file".to_owned());
                 }
                 match event["entry"]["url"].as_str() {
-                    // Listed as blocked already, with more to it.
-                    Some(url) if event["entry"]["source"] == "network" && self.is_foreign(url) => {}
+                    // Listed as blocked already, or asked for by the browser and not by the page.
+                    Some(url)
+                        if event["entry"]["source"] == "network"
+                            && (self.is_foreign(url) || url.ends_with("/favicon.ico")) => {}
                     Some(url) if !line.contains(url) => self.log(&format!("{line} ({url})")),
                     _ => self.log(&line),
                 }
