@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub(crate) use glob::{GlobPattern, InvalidGlob};
 pub(crate) use pattern::{InvalidPattern, Matcher};
-pub(crate) use select::{IgnoreFile, Listing, Selector, Tree};
+pub(crate) use select::{IgnoreFile, Selector, Tree, common_name_parts};
 
 /// Files that say what is ignored, later ones above earlier ones.
 pub(crate) const IGNORE_FILES: [&str; 2] = [".gitignore", ".ignore"];

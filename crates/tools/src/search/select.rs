@@ -10,13 +10,6 @@ use super::glob::last_part;
 use super::{InvalidGlob, Search};
 use crate::paths;
 
-/// A file of a tree, by its path below the root.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listing {
-    pub(crate) path: String,
-    pub(crate) modified: i128,
-}
-
 /// A file with ignore rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IgnoreFile {

@@ -1,0 +1,222 @@
+//! Files of a sandbox. Uploads are written in place, so a replacement is uploaded beside the file and renamed over it.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use sdk::{Command, EntryKind, FileError};
+use tokio::time::{Instant, sleep};
+
+use super::machine::{SHARED, SandboxMachine, awake, file_error};
+use crate::ledger::digest;
+use crate::paths;
+use crate::port::{Basis, Contents, Files, Kind, Listed, PortError, Stat, Window, Windowed};
+
+/// The mode of what an upload makes.
+const UPLOADED: u32 = 0o644;
+/// More of a large file than any answer shows.
+const WINDOW_BYTES: usize = 4 * 1024 * 1024;
+/// A lock that is older was left behind by somebody who died.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(15);
+/// For programs of ours that only look.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Cuts lines out of a file without holding more than a part of it. $1 path, $2 first, $3 count, $4 count all or not
+const WINDOW: &str = r#"
+if [ "$4" = 1 ]; then
+    n=$(wc -l <"$1") && [ -n "$(tail -c 1 -- "$1" | tr -d '\n')" ] && n=$((n + 1))
+    printf '%s\n' "$n"
+else
+    echo -
+fi
+case $2 in
+    -*) tail -n "${2#-}" -- "$1" | head -n "$3" ;;
+    *) tail -n "+$2" -- "$1" | head -n "$3" ;;
+esac | head -c 4194304
+"#;
+
+/// Gives a new file mode and owner of the old one and puts it in its place. $1 new, $2 old
+const TAKE_OVER: &str =
+    r#"chmod --reference="$2" -- "$1" && chown --reference="$2" -- "$1" && mv -f -- "$1" "$2""#;
+
+/// Finds files by name where people keep them. $1 directory, $2 name
+const NAMED: &str = r#"
+timeout 3 find "$1" -maxdepth 7 \( -name .git -o -name node_modules -o -name .cache \) -prune -o -iname "$2" -print0 2>/dev/null | head -c 8192
+"#;
+
+impl SandboxMachine {
+    /// One change of a file at a time, whoever makes it.
+    async fn lock(&self, path: &str) -> Result<String, FileError> {
+        let lock = format!("{SHARED}/locks/{}", &digest(path.as_bytes())[..32]);
+        let begun = Instant::now();
+        loop {
+            if awake!(self, |sandbox| sandbox.files().make_dir(&lock))? {
+                return Ok(lock);
+            }
+            if begun.elapsed() > LOCK_PATIENCE {
+                self.unlock(&lock).await;
+            }
+            sleep(LOCK_PAUSE).await;
+        }
+    }
+
+    async fn unlock(&self, lock: &str) {
+        if let Err(error) = self.sandbox().files().remove(lock).await {
+            tracing::debug!(%error, lock, "a lock could not be removed; it will be taken over");
+        }
+    }
+
+    /// Whether a file is still what it was.
+    async fn is_still(&self, path: &str, basis: Basis<'_>) -> Result<bool, PortError> {
+        let now = match self.stat(path).await {
+            Ok(stat) => Some(stat),
+            Err(PortError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        match (now, basis) {
+            (None, Basis::Absent) => Ok(true),
+            (Some(_), Basis::Absent) | (None, Basis::Was { .. }) => Ok(false),
+            (Some(now), Basis::Was { stat, .. }) if now.modified == stat.modified && now.size == stat.size => Ok(true),
+            // Touched is not changed.
+            (Some(_), Basis::Was { sha256, .. }) => Ok(digest(&self.read(path, usize::MAX).await?.bytes) == sha256),
+        }
+    }
+
+    async fn put_in_place(&self, new: &str, path: &str, bytes: &Bytes, basis: Basis<'_>) -> Result<bool, PortError> {
+        if !self.is_still(path, basis).await? {
+            return Err(PortError::Conflict);
+        }
+        let ordinary = match basis {
+            Basis::Absent => true,
+            Basis::Was { stat, .. } => stat.ordinary,
+        };
+        let placed = if ordinary {
+            awake!(self, |sandbox| sandbox.files().rename(new, path)).map(|_| ()).map_err(file_error)
+        } else {
+            let command = Command::exec("/bin/sh", ["-c", TAKE_OVER, "sh", new, path]).user("root").timeout(LOOK);
+            let output = self.run(command).await?;
+            if output.success() { Ok(()) } else { Err(PortError::Other(output.stderr_text().trim().to_owned())) }
+        };
+        if placed.is_ok() {
+            return Ok(false);
+        }
+        // A file that is mounted cannot be renamed over.
+        let bytes = bytes.clone();
+        awake!(self, |sandbox| sandbox.files().write(path, bytes.clone())).map_err(file_error)?;
+        self.discard(new).await;
+        Ok(true)
+    }
+
+    async fn discard(&self, path: &str) {
+        if let Err(error) = self.sandbox().files().remove(path).await {
+            tracing::debug!(%error, path, "a temporary file could not be removed");
+        }
+    }
+}
+
+#[async_trait]
+impl Files for SandboxMachine {
+    async fn stat(&self, path: &str) -> Result<Stat, PortError> {
+        let mut entry = awake!(self, |sandbox| sandbox.files().stat(path)).map_err(file_error)?;
+        if let Some(target) = entry.symlink_target.clone().filter(|target| target != path) {
+            entry = awake!(self, |sandbox| sandbox.files().stat(&target)).map_err(file_error)?;
+        }
+        let home = self.home().await?;
+        let mode = entry.mode & 0o7777;
+        Ok(Stat {
+            kind: match entry.kind {
+                EntryKind::File => Kind::File,
+                EntryKind::Directory => Kind::Directory,
+                EntryKind::Other => Kind::Other,
+            },
+            size: entry.size,
+            modified: entry.modified.map_or(0, |time| time.as_nanosecond()),
+            mode,
+            ordinary: mode == UPLOADED && entry.owner == home.owner && entry.group == home.owner,
+            path: entry.path,
+        })
+    }
+
+    async fn read(&self, path: &str, most: usize) -> Result<Contents, PortError> {
+        if most == usize::MAX {
+            let read = awake!(self, |sandbox| sandbox.files().read(path));
+            return read.map(|bytes| Contents { bytes, whole: true }).map_err(file_error);
+        }
+        let open = awake!(self, |sandbox| sandbox.files().read_stream(path));
+        let mut stream = open.map_err(file_error)?;
+        let expected = stream.size().and_then(|size| usize::try_from(size).ok()).unwrap_or(0).min(most);
+        let mut bytes = BytesMut::with_capacity(expected);
+        while let Some(chunk) = stream.next().await {
+            bytes.extend_from_slice(&chunk.map_err(file_error)?);
+            if bytes.len() > most {
+                bytes.truncate(most);
+                return Ok(Contents { bytes: bytes.freeze(), whole: false });
+            }
+        }
+        Ok(Contents { bytes: bytes.freeze(), whole: true })
+    }
+
+    async fn window(&self, path: &str, window: Window) -> Result<Windowed, PortError> {
+        let Window { first, count, count_all } = window;
+        let arguments = ["-c", WINDOW, "sh", path, &first.to_string(), &count.to_string(), if count_all { "1" } else { "0" }];
+        let command = Command::exec("/bin/sh", arguments).timeout(LOOK).output_limit(2 * WINDOW_BYTES);
+        let output = self.run(command).await?;
+        let end = memchr::memchr(b'\n', &output.stdout).unwrap_or(output.stdout.len());
+        let told = String::from_utf8_lossy(&output.stdout[..end]).trim().parse().ok();
+        if told.is_none() && count_all {
+            return Err(PortError::Other(output.stderr_text().trim().to_owned()));
+        }
+        let bytes = output.stdout.slice((end + 1).min(output.stdout.len())..);
+        Ok(Windowed { bytes, total_lines: told })
+    }
+
+    async fn list(&self, path: &str) -> Result<Vec<Listed>, PortError> {
+        let entries = awake!(self, |sandbox| sandbox.files().list(path)).map_err(file_error)?;
+        Ok(entries
+            .into_iter()
+            .map(|entry| Listed { is_directory: entry.is_directory(), name: entry.name })
+            .collect())
+    }
+
+    async fn named(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError> {
+        let escaped: String =
+            name.chars().flat_map(|letter| "*?[\\".contains(letter).then_some('\\').into_iter().chain([letter])).collect();
+        let command = Command::exec("/bin/sh", ["-c", NAMED, "sh", directory, &escaped]).timeout(Duration::from_secs(5));
+        let output = self.run(command).await?;
+        let found = output.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+        Ok(found.filter_map(|path| String::from_utf8(path.to_vec()).ok()).take(5).collect())
+    }
+
+    async fn replace(&self, path: &str, bytes: Bytes, basis: Basis<'_>) -> Result<bool, PortError> {
+        let path = match basis {
+            Basis::Absent => path,
+            // Where links lead to: the link stays one.
+            Basis::Was { stat, .. } => &stat.path,
+        };
+        let name: String = paths::name(path).chars().take(60).collect();
+        let new = paths::join(paths::parent(path), &format!(".{name}.agtmp-{:08x}", rand::random::<u32>()));
+        let upload = async {
+            let written = awake!(self, |sandbox| sandbox.files().write(&new, bytes.clone()));
+            written.map(|_| ()).map_err(file_error)
+        };
+        let (uploaded, lock) = tokio::join!(upload, self.lock(path));
+        let lock = match lock {
+            Ok(lock) => lock,
+            Err(error) => {
+                self.discard(&new).await;
+                return Err(file_error(error));
+            }
+        };
+        let placed = match uploaded {
+            Ok(()) => self.put_in_place(&new, path, &bytes, basis).await,
+            Err(error) => Err(error),
+        };
+        if placed.is_err() {
+            self.discard(&new).await;
+        }
+        self.unlock(&lock).await;
+        placed
+    }
+}

@@ -1,0 +1,244 @@
+//! Commands in a sandbox. The scripts beside this file do the work inside.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sdk::{Chunk, Command, Running, Sandbox};
+
+use super::machine::{Followers, SandboxMachine, awake, command_error, file_error};
+use super::marks::{Marks, Said};
+use crate::port::{PortError, Shell, ShellCall, ShellEnd, ShellEvent, Shells, Stream};
+
+const FOREGROUND: &str = include_str!("foreground.sh");
+const BACKGROUND: &str = include_str!("background.sh");
+const INNER: &str = include_str!("inner.sh");
+const KILL: &str = include_str!("kill.sh");
+
+/// One argument may have 128 KiB.
+const PIECE: usize = 100_000;
+/// All arguments may have 2 MiB, with the environment. Longer commands become files.
+const MOST_ARGUMENTS: usize = 1_000_000;
+
+/// Tells programs that nobody sits at a terminal. Each can be changed by the command.
+const ENVIRONMENT: [(&str, &str); 15] = [
+    ("TERM", "dumb"),
+    ("NO_COLOR", "1"),
+    ("PAGER", "cat"),
+    ("GIT_PAGER", "cat"),
+    ("MANPAGER", "cat"),
+    ("GIT_EDITOR", "true"),
+    ("GIT_SEQUENCE_EDITOR", "true"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GCM_INTERACTIVE", "never"),
+    ("DEBIAN_FRONTEND", "noninteractive"),
+    ("PIP_NO_INPUT", "1"),
+    ("PIP_PROGRESS_BAR", "off"),
+    ("TQDM_DISABLE", "1"),
+    ("npm_config_yes", "true"),
+    ("PYTHONUNBUFFERED", "1"),
+];
+
+/// Takes over the output of a command that goes on alone. $1 state directory, $2 group, stdin: the output
+const FOLLOW: &str = r#"
+s=$1
+mkdir -p "$s/bg" || exit 125
+n=1
+while ! mkdir "$s/bg/b$n" 2>/dev/null; do
+    n=$((n + 1))
+    [ "$n" -lt 10000 ] || exit 125
+done
+printf %s "$2" >"$s/bg/b$n/pid"
+: >"$s/bg/b$n.log"
+echo "b$n"
+head -c 67108864 >"$s/bg/b$n.log"
+cat >/dev/null
+"#;
+
+#[async_trait]
+impl Shells for SandboxMachine {
+    async fn start(&self, call: ShellCall) -> Result<Box<dyn Shell>, PortError> {
+        let ShellCall { id, command, directory, background, limit } = call;
+        let mark = format!("{:016x}{:016x}", rand::random::<u64>(), rand::random::<u64>());
+        let command = if command.len() > MOST_ARGUMENTS {
+            let path = format!("{}/out/{id}.sh", self.state);
+            let written = awake!(self, |sandbox| sandbox.files().write(&path, command.clone()));
+            written.map_err(file_error)?;
+            format!("builtin source {}", crate::quote::quote(&path))
+        } else {
+            command
+        };
+        let script = if background { BACKGROUND } else { FOREGROUND };
+        let seconds = limit.as_secs().to_string();
+        let directory = directory.unwrap_or_default();
+        let mut arguments: Vec<String> =
+            ["-c", script, "sh", &self.state, &mark, &id, &self.root, &seconds, &directory, INNER].map(str::to_owned).into();
+        arguments.extend(pieces(&command));
+        let process = Command::exec("/bin/sh", arguments).envs(ENVIRONMENT).env("LANG", "C.UTF-8").cwd("/").no_timeout();
+        let running = awake!(self, |sandbox| sandbox.commands().start(&process)).map_err(command_error)?;
+        Ok(Box::new(SandboxShell {
+            sandbox: self.sandbox(),
+            state: self.state.clone(),
+            followers: Arc::clone(&self.followers),
+            call: id,
+            group: None,
+            task: None,
+            running,
+            stdout: Marks::new(Stream::Stdout, &mark, &self.state),
+            stderr: Marks::new(Stream::Stderr, &mark, &self.state),
+            waiting: VecDeque::new(),
+            end: None,
+        }))
+    }
+}
+
+/// The command as arguments that are short enough.
+fn pieces(command: &str) -> Vec<String> {
+    let mut pieces = Vec::new();
+    let mut rest = command;
+    while rest.len() > PIECE {
+        let mut end = PIECE;
+        while !rest.is_char_boundary(end) {
+            end -= 1;
+        }
+        pieces.push(rest[..end].to_owned());
+        rest = &rest[end..];
+    }
+    pieces.push(rest.to_owned());
+    pieces
+}
+
+#[derive(Debug)]
+struct SandboxShell {
+    sandbox: Sandbox,
+    state: String,
+    followers: Followers,
+    call: String,
+    group: Option<u32>,
+    task: Option<String>,
+    running: Running,
+    stdout: Marks,
+    stderr: Marks,
+    waiting: VecDeque<ShellEvent>,
+    end: Option<ShellEnd>,
+}
+
+impl SandboxShell {
+    fn take_in(&mut self, said: Vec<Said>) {
+        for one in said {
+            match one {
+                Said::Event(event) => {
+                    match &event {
+                        ShellEvent::Started { group, .. } => self.group = Some(*group).filter(|group| *group > 1),
+                        ShellEvent::Task { id, .. } => self.task = Some(id.clone()),
+                        _ => {}
+                    }
+                    self.waiting.push_back(event);
+                }
+                Said::Last(Some(end)) => self.end = Some(end),
+                Said::Last(None) => {}
+            }
+        }
+        if self.stdout.ended()
+            && self.stderr.ended()
+            && let Some(end) = self.end.take()
+        {
+            self.waiting.push_back(ShellEvent::Ended(end));
+        }
+    }
+
+    /// The process ended without our last word: somebody killed it, or it is a background task.
+    async fn ended_alone(&mut self) {
+        self.waiting.extend(self.stdout.rest());
+        self.waiting.extend(self.stderr.rest());
+        let exit_code = self.running.exit().map_or(-1, |exit| exit.code);
+        if let Some(task) = &self.task {
+            // Whoever waits here is told now, and need not be told by the next command.
+            let exit = format!("{}/bg/{task}/exit", self.state);
+            if let Err(error) = self.sandbox.files().rename(&exit, &format!("{exit}ed")).await {
+                tracing::debug!(%error, "the end of a background task will be told twice");
+            }
+        }
+        let end = self.end.take().unwrap_or(ShellEnd { exit_code, ..ShellEnd::default() });
+        self.waiting.push_back(ShellEvent::Ended(end));
+    }
+}
+
+#[async_trait]
+impl Shell for SandboxShell {
+    async fn next(&mut self) -> Result<ShellEvent, PortError> {
+        loop {
+            if let Some(event) = self.waiting.pop_front() {
+                return Ok(event);
+            }
+            match self.running.next().await.map_err(command_error)? {
+                Some(Chunk::Stdout(bytes) | Chunk::Pty(bytes)) => {
+                    let said = self.stdout.push(&bytes);
+                    self.take_in(said);
+                }
+                Some(Chunk::Stderr(bytes)) => {
+                    let said = self.stderr.push(&bytes);
+                    self.take_in(said);
+                }
+                None => self.ended_alone().await,
+            }
+        }
+    }
+
+    async fn kill(&mut self, grace: Duration) -> Result<usize, PortError> {
+        let group = self.group.map_or(String::new(), |group| group.to_string());
+        let tenths = (grace.as_millis() / 100).to_string();
+        let kill = Command::exec("/bin/sh", ["-c", KILL, "sh", &group, &self.call, &tenths]);
+        // As root: what was started with sudo must go too.
+        let kill = kill.user("root").timeout(grace + Duration::from_secs(10));
+        let output = self.sandbox.commands().run(kill).await.map_err(command_error)?;
+        Ok(output.stdout_text().trim().parse().unwrap_or(0))
+    }
+
+    async fn detach(self: Box<Self>, so_far: Bytes) -> Result<(String, String), PortError> {
+        let group = self.group.map_or(String::new(), |group| group.to_string());
+        let follow = Command::exec("/bin/sh", ["-c", FOLLOW, "sh", &self.state, &group]).stdin().no_timeout();
+        let mut writer = self.sandbox.commands().start(follow).await.map_err(command_error)?;
+        let mut told = Vec::new();
+        while !told.ends_with(b"\n") {
+            match writer.next().await.map_err(command_error)? {
+                Some(Chunk::Stdout(bytes)) => told.extend_from_slice(&bytes),
+                Some(_) => {}
+                None => return Err(PortError::NotStartable("the log could not be opened".into())),
+            }
+        }
+        let task = String::from_utf8_lossy(&told).trim().to_owned();
+        let log = format!("{}/bg/{task}.log", self.state);
+        let exit = format!("{}/bg/{task}/exit", self.state);
+        let followers = Arc::clone(&self.followers);
+        let mut followers = followers.lock().unwrap_or_else(PoisonError::into_inner);
+        while followers.try_join_next().is_some() {}
+        followers.spawn(async move {
+            if let Err(error) = follow_up(*self, &writer, so_far, &exit).await {
+                tracing::debug!(%error, "the output of a detached command is lost from here on");
+            }
+        });
+        Ok((task, log))
+    }
+}
+
+/// Writes down what a command says until it ends, and how it ended.
+async fn follow_up(mut shell: SandboxShell, writer: &Running, so_far: Bytes, exit: &str) -> Result<(), PortError> {
+    if !so_far.is_empty() {
+        writer.process().send_stdin(so_far).await.map_err(command_error)?;
+    }
+    loop {
+        match shell.next().await? {
+            ShellEvent::Output(_, bytes) => writer.process().send_stdin(bytes).await.map_err(command_error)?,
+            ShellEvent::Ended(end) => {
+                writer.process().close_stdin().await.map_err(command_error)?;
+                let code = format!("{}\n", end.exit_code);
+                shell.sandbox.files().write(exit, code).await.map_err(file_error)?;
+                return Ok(());
+            }
+            _ => {}
+        }
+    }
+}
