@@ -1,0 +1,234 @@
+//! What a client can ask for.
+
+use std::sync::{Arc, OnceLock};
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, Implementation,
+    InitializeRequestParams, InitializeResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ServerCapabilities,
+    ServerConfig, Tool,
+};
+use rmcp::service::{RequestContext, RoleServer};
+use rmcp::{ErrorData, ServerHandler};
+use serde_json::{Map, Value, json};
+
+use crate::answer;
+use crate::call::Call;
+use crate::desk::{Desk, Presence};
+use crate::resource;
+use crate::session::{FORGOTTEN_AFTER, NEW, Named, Session};
+use crate::workplace::ReadError;
+
+const INSTRUCTIONS: &str = "These tools work in a Linux sandbox, not on the user's machine: files and processes there are its own. Relative \
+                            paths begin at the shell's current directory, which is /home/user at first and carries over from one \
+                            bash call to the next, like exported variables. Servers that listen in the sandbox can be looked at \
+                            with take_screenshot.";
+const SESSION_HEADER: &str = "mcp-session-id";
+const SESSION_ARGUMENT: &str = "session_id";
+
+/// The requests of one connection, or of one request where there are no connections.
+pub(crate) struct Handler {
+    desk: Arc<Desk>,
+    way: Way,
+}
+
+/// How the client came.
+enum Way {
+    /// Over standard streams: there is nobody else.
+    Stdio,
+    Http {
+        own: Arc<Session>,
+        presence: OnceLock<Presence>,
+    },
+}
+
+impl Handler {
+    pub(crate) fn stdio(desk: Arc<Desk>) -> Self {
+        Self { desk, way: Way::Stdio }
+    }
+
+    pub(crate) fn http(desk: Arc<Desk>) -> Self {
+        Self { desk, way: Way::Http { own: Session::mint(), presence: OnceLock::new() } }
+    }
+
+    /// Whether the client has to name its session, for want of a connection.
+    fn is_passing_by(&self, context: &RequestContext<RoleServer>) -> bool {
+        let parts = context.extensions.get::<http::request::Parts>();
+        matches!(self.way, Way::Http { .. }) && parts.is_none_or(|parts| !parts.headers.contains_key(SESSION_HEADER))
+    }
+
+    /// The session that a call belongs to. The error is for the model.
+    fn session(&self, passing_by: bool, input: &mut Map<String, Value>) -> Result<Arc<Session>, String> {
+        let own = match &self.way {
+            Way::Http { own, .. } if !passing_by => return Ok(Arc::clone(own)),
+            Way::Http { .. } => {
+                self.desk.passed_by();
+                input.remove(SESSION_ARGUMENT)
+            }
+            Way::Stdio => None,
+        };
+        let name = match own {
+            None | Some(Value::Null) => return Ok(Arc::clone(&self.desk.shared)),
+            Some(Value::String(name)) if name.is_empty() || name == self.desk.shared.name => {
+                return Ok(Arc::clone(&self.desk.shared));
+            }
+            Some(Value::String(name)) => name,
+            Some(_) => return Err(format!("`{SESSION_ARGUMENT}` must be a string. Leave it out, or send \"{NEW}\".")),
+        };
+        match self.desk.named(&name) {
+            Named::Known(session) => Ok(session),
+            Named::Unknown => Err(format!(
+                "Session {name:?} is not known, or it was unused for too long. Send {SESSION_ARGUMENT} \"{NEW}\" to begin one, or leave it \
+                 out for the shared one."
+            )),
+            Named::TooMany => {
+                Err(format!("There are too many sessions. Leave {SESSION_ARGUMENT} out for the shared one."))
+            }
+        }
+    }
+
+    fn tool(&self, name: &str) -> Option<&Tool> {
+        self.desk.tools.iter().find(|tool| tool.name == name)
+    }
+}
+
+impl ServerHandler for Handler {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let sandbar = Implementation::new("sandbar", env!("CARGO_PKG_VERSION")).with_title("Sandbar");
+        ServerConfig::new(capabilities).with_server_info(sandbar).with_instructions(INSTRUCTIONS)
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        if let Way::Http { own, presence } = &self.way {
+            presence.get_or_init(|| Presence::new(&self.desk, own));
+        }
+        let answer = self.negotiate_initialize(&request)?;
+        context.peer.set_peer_info(request);
+        Ok(answer)
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let mut tools = self.desk.tools.clone();
+        if self.is_passing_by(&context) {
+            tools.iter_mut().for_each(with_session);
+        }
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.tool(name).cloned()
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(tool) = self.tool(&request.name) else {
+            let names: Vec<&str> = self.desk.tools.iter().map(|tool| tool.name.as_ref()).collect();
+            return Err(ErrorData::invalid_params(
+                format!("[{}: unknown tool]", request.name),
+                Some(json!({ "tools": names })),
+            ));
+        };
+        let mut input = request.arguments.unwrap_or_default();
+        let named = self.is_passing_by(&context);
+        let session = match self.session(named, &mut input) {
+            Ok(session) => session,
+            Err(text) => return Ok(answer::failure(tools::ErrorCode::InvalidInput.as_str(), &text).into()),
+        };
+        let reads = tool.annotations.as_ref().and_then(|hints| hints.read_only_hint).unwrap_or(false);
+        let call = Call { tool: request.name.into_owned(), reads, input, session, named };
+        Ok(call.run(&self.desk, &context).await.into())
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Ok(ListResourcesResult::with_all_items(self.desk.links()))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(vec![resource::template()]))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let uri = request.uri;
+        let absent = |why: &str| ErrorData::resource_not_found(format!("{uri}: {why}"), Some(json!({ "uri": uri })));
+        let Some((sandbox, path)) = resource::parse(&uri) else {
+            return Err(absent("an address is sandbox://SANDBOX_ID/path"));
+        };
+        let _under_way = self.desk.calls.token();
+        if self.is_passing_by(&context) {
+            self.desk.passed_by();
+        }
+        let read = async {
+            let workplace =
+                self.desk.workplace().await.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+            if workplace.sandbox() != sandbox {
+                return Err(absent(&format!("this session works in sandbox {}", workplace.sandbox())));
+            }
+            let file = workplace.read(&path, resource::MOST_READ).await.map_err(|error| match error {
+                ReadError::NotFound => absent("no such file"),
+                ReadError::Failed(why) => ErrorData::internal_error(format!("{uri}: {why}"), None),
+            })?;
+            let contents =
+                resource::contents(&uri, &path, &file).map_err(|why| ErrorData::invalid_params(why, None))?;
+            Ok(ReadResourceResult::new(vec![contents]).into())
+        };
+        match context.ct.run_until_cancelled(read).await {
+            Some(answer) => answer,
+            None => Err(ErrorData::internal_error("cancelled", None)),
+        }
+    }
+
+    /// Whatever `rmcp` could not make sense of.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        const KNOWN: [&str; 3] = ["tools/call", "resources/read", "initialize"];
+        let CustomRequest { method, .. } = request;
+        if KNOWN.contains(&method.as_str()) {
+            return Err(ErrorData::invalid_params(
+                format!("the parameters of {method} do not have the form that it needs"),
+                None,
+            ));
+        }
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None))
+    }
+}
+
+/// A tool as it is listed for clients that name their sessions.
+fn with_session(tool: &mut Tool) {
+    let mut schema = (*tool.input_schema).clone();
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        let hours = FORGOTTEN_AFTER.as_secs() / 3600;
+        let description = format!(
+            "Calls with the same session share directory, variables and background tasks. \"{NEW}\" begins one, whose id the result has as \
+             {SESSION_ARGUMENT}; it is forgotten {hours} hours after its last use. Without it: a session shared with all who send none."
+        );
+        properties.insert(SESSION_ARGUMENT.to_owned(), json!({ "type": "string", "description": description }));
+    }
+    tool.input_schema = Arc::new(schema);
+}

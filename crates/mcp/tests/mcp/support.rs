@@ -1,0 +1,231 @@
+//! A place to work that lives in memory, and ways to talk to a server.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rmcp::ClientHandler;
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, JsonObject, ProgressNotificationParam,
+    ServerResult,
+};
+use rmcp::service::{ClientLifecycleMode, ClientServiceExt, NotificationContext, RoleClient, RunningService};
+use sandbar_mcp::{Contents, EnterError, Entered, ReadError, ServeError, Server, Settings, Workplace, Workplaces};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tools::{Capture, CaptureError, InMemoryToolDispatcher, Screenshots, Shot, Shots, ToolDispatcher};
+
+/// A WebP picture of one pixel.
+pub(crate) const PIXEL: &[u8] = &[
+    0x52, 0x49, 0x46, 0x46, 0x1a, 0, 0, 0, 0x57, 0x45, 0x42, 0x50, 0x56, 0x50, 0x38, 0x4c, 0x0d, 0, 0, 0, 0x2f, 0, 0,
+    0, 0x10, 0x07, 0x10, 0x11, 0x11, 0x88, 0x88, 0xfe, 0x07, 0,
+];
+
+/// One sandbox in memory, and how often somebody came and went.
+pub(crate) struct Memory {
+    pub(crate) tools: Arc<InMemoryToolDispatcher>,
+    pub(crate) entered: AtomicUsize,
+    pub(crate) left: AtomicUsize,
+    pub(crate) sessions: Mutex<Vec<String>>,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            tools: Arc::new(InMemoryToolDispatcher::new().screenshots(Arc::new(Pixels))),
+            entered: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
+            sessions: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn stays(&self) -> (usize, usize) {
+        (self.entered.load(Ordering::SeqCst), self.left.load(Ordering::SeqCst))
+    }
+}
+
+struct Doorway(Arc<Memory>);
+
+#[async_trait]
+impl Workplaces for Doorway {
+    async fn enter(&self) -> Result<Entered, EnterError> {
+        self.0.entered.fetch_add(1, Ordering::SeqCst);
+        let workplace = Arc::new(Room(Arc::clone(&self.0)));
+        Ok(Entered { workplace, notice: Some("[Sandbox imem was created.]".into()) })
+    }
+
+    async fn leave(&self) {
+        self.0.left.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct Room(Arc<Memory>);
+
+#[async_trait]
+impl Workplace for Room {
+    fn sandbox(&self) -> &str {
+        "imem"
+    }
+
+    fn tools(&self, session: &str) -> Arc<dyn ToolDispatcher> {
+        self.0.sessions.lock().expect("not poisoned").push(session.to_owned());
+        Arc::clone(&self.0.tools) as _
+    }
+
+    async fn read(&self, path: &str, most: usize) -> Result<Contents, ReadError> {
+        let bytes = self.0.tools.get(path).ok_or(ReadError::NotFound)?;
+        let whole = bytes.len() <= most;
+        Ok(Contents { bytes: bytes.slice(..most.min(bytes.len())), whole })
+    }
+}
+
+/// Nothing can be entered here.
+pub(crate) struct Nowhere;
+
+#[async_trait]
+impl Workplaces for Nowhere {
+    async fn enter(&self) -> Result<Entered, EnterError> {
+        Err(EnterError("No sandbox: E2B API key not configured.".into()))
+    }
+
+    async fn leave(&self) {
+        panic!("nobody was there");
+    }
+}
+
+struct Pixels;
+
+#[async_trait]
+impl Screenshots for Pixels {
+    async fn capture(&self, _capture: Capture) -> Result<Shots, CaptureError> {
+        let shot = |viewport: &str| Shot {
+            viewport: viewport.into(),
+            width: 1,
+            height: 1,
+            webp: Bytes::from_static(PIXEL),
+            url: format!("file:///x_{viewport}.webp"),
+            blank: false,
+        };
+        Ok(Shots { shots: vec![shot("desktop"), shot("mobile")], ..Shots::default() })
+    }
+}
+
+pub(crate) fn server(memory: &Arc<Memory>, settings: Settings) -> Server {
+    Server::new(Arc::new(Doorway(Arc::clone(memory))), settings)
+}
+
+/// A server on streams.
+pub(crate) struct OnStreams {
+    pub(crate) stop: CancellationToken,
+    serving: JoinHandle<Result<(), ServeError>>,
+}
+
+impl OnStreams {
+    pub(crate) fn start(server: Server) -> (Self, DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let (reader, writer) = tokio::io::split(theirs);
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(server.streams(reader, writer, stop.clone()));
+        (Self { stop, serving }, ours)
+    }
+
+    /// Waits until the server has ended.
+    pub(crate) async fn ended(self) {
+        let ended = tokio::time::timeout(Duration::from_secs(30), self.serving).await;
+        ended.expect("the server ends").expect("without a panic").expect("in order");
+    }
+}
+
+/// A client that collects what it is told.
+#[derive(Clone, Default)]
+pub(crate) struct Ear {
+    pub(crate) heard: Arc<Mutex<Vec<ProgressNotificationParam>>>,
+}
+
+impl ClientHandler for Ear {
+    async fn on_progress(&self, word: ProgressNotificationParam, _context: NotificationContext<RoleClient>) {
+        self.heard.lock().expect("not poisoned").push(word);
+    }
+}
+
+pub(crate) type Client = RunningService<RoleClient, Ear>;
+
+/// A client with a handshake, as most are today.
+pub(crate) async fn client(stream: DuplexStream) -> Client {
+    Ear::default().serve_with_lifecycle(stream, ClientLifecycleMode::Initialize).await.expect("a handshake")
+}
+
+/// Calls a tool. This client always asks to be told how it goes.
+pub(crate) async fn call(client: &Client, tool: &str, input: Value) -> CallToolResult {
+    let answer = client.send_request(request(tool, input)).await.expect("an answer");
+    let ServerResult::CallToolResult(result) = answer else { panic!("not a result: {answer:?}") };
+    result
+}
+
+pub(crate) fn request(tool: &str, input: Value) -> ClientRequest {
+    let arguments: JsonObject = serde_json::from_value(input).expect("an object");
+    ClientRequest::CallToolRequest(CallToolRequest::new(
+        CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments),
+    ))
+}
+
+/// All text of an answer.
+pub(crate) fn text(result: &CallToolResult) -> String {
+    let texts: Vec<&str> =
+        result.content.iter().filter_map(|block| block.as_text().map(|text| text.text.as_str())).collect();
+    texts.join("\n")
+}
+
+/// A field of the structured content.
+pub(crate) fn field(result: &CallToolResult, pointer: &str) -> Value {
+    let structured = result.structured_content.as_ref().expect("structured content");
+    structured.pointer(pointer).cloned().unwrap_or(Value::Null)
+}
+
+/// Lines as they travel.
+pub(crate) struct Wire {
+    reader: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
+    writer: WriteHalf<DuplexStream>,
+}
+
+impl Wire {
+    pub(crate) fn new(stream: DuplexStream) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self { reader: BufReader::new(reader).lines(), writer }
+    }
+
+    pub(crate) async fn send(&mut self, line: &str) {
+        self.writer.write_all(format!("{line}\n").as_bytes()).await.expect("sent");
+    }
+
+    /// The next message.
+    pub(crate) async fn next(&mut self) -> Value {
+        let line = tokio::time::timeout(Duration::from_secs(120), self.reader.next_line()).await;
+        let line = line.expect("a message in time").expect("readable").expect("a message");
+        serde_json::from_str(&line).expect("JSON")
+    }
+
+    /// Sends a request and waits for its answer; whatever else comes is given up.
+    pub(crate) async fn ask(&mut self, id: u32, method: &str, params: Value) -> Value {
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()).await;
+        loop {
+            let message = self.next().await;
+            if message["id"] == id {
+                return message;
+            }
+        }
+    }
+
+    /// The handshake with a revision; what the server agreed to.
+    pub(crate) async fn shake_hands(&mut self, revision: &str) -> Value {
+        let client = json!({ "name": "test", "version": "0" });
+        let params = json!({ "protocolVersion": revision, "capabilities": {}, "clientInfo": client });
+        let answer = self.ask(0, "initialize", params).await;
+        self.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string()).await;
+        answer["result"].clone()
+    }
+}
