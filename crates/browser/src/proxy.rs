@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -219,6 +219,8 @@ impl Gate {
             });
         } else {
             remove_hop_by_hop(response.headers_mut());
+            // Nobody is there to type a password; without the question the browser shows the page that came with it.
+            response.headers_mut().remove(WWW_AUTHENTICATE);
             self.note_redirect(&page, response.headers());
         }
         response.map(Either::Left)

@@ -308,12 +308,19 @@ impl Tab<'_> {
         if self.visit.request.full_page || clip.scale < 1.0 {
             params["clip"] = json!({ "x": 0, "y": 0, "width": clip.width, "height": clip.height, "scale": clip.scale });
         }
-        let answer = match self.order("Page.captureScreenshot", params.clone()).await {
+        let undrawn = |error| match error {
+            CaptureError::TimedOut { within, .. } => {
+                let what = "drawing the page, one of whose scripts may run without end,".to_owned();
+                CaptureError::TimedOut { what, within }
+            }
+            other => other,
+        };
+        let answer = match self.order("Page.captureScreenshot", params.clone()).await.map_err(undrawn) {
             // Between two documents there is nothing to see; a page that replaces itself again and again has many such moments.
             Err(CaptureError::Refused { .. }) => {
                 tokio::time::sleep(BETWEEN_DOCUMENTS).await;
                 self.check_place()?;
-                self.order("Page.captureScreenshot", params).await?
+                self.order("Page.captureScreenshot", params).await.map_err(undrawn)?
             }
             answer => answer?,
         };

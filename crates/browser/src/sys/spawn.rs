@@ -136,10 +136,14 @@ pub(crate) fn spawn(plan: Plan) -> Result<Spawned, SpawnError> {
     // Ours of the child's ends go with the closure.
     drop(command);
     match spawned {
-        Ok(child) => {
-            let listeners = receive(&report).map_err(|source| SpawnError { step: Step::HandOver, source })?;
-            Ok(Spawned { child, orders, answers, listeners })
-        }
+        Ok(mut child) => match receive(&report) {
+            Ok(listeners) => Ok(Spawned { child, orders, answers, listeners }),
+            Err(source) => {
+                let _ = child.kill(); // It may have ended already.
+                let _ = child.wait();
+                Err(SpawnError { step: Step::HandOver, source })
+            }
+        },
         Err(source) => Err(SpawnError { step: failed_step(report), source }),
     }
 }

@@ -73,6 +73,10 @@ async fn the_page_sees_its_viewport_and_its_server_our_headers() {
     assert_eq!(titles, [format!("{told}|1280|false|false|true"), format!("{told}|390|true|true|true")]);
 }
 
+/// Whatever makes a browser ask the person in front of it.
+const DIALOGS: &str = "<script>alert('x'); confirm('y'); prompt('z'); onbeforeunload = () => 'stay'; print();
+    Notification.requestPermission(); navigator.geolocation.getCurrentPosition(() => {}); open('/late')</script>after";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn blank_pages_errors_and_long_pages_are_told_apart() {
     let router = Router::new()
@@ -81,9 +85,15 @@ async fn blank_pages_errors_and_long_pages_are_told_apart() {
         .route("/long", get(|| async { Html("<div style='height: 3000px; border: 9px solid'>") }))
         .route("/endless", get(|| async { Html("<div style='height: 900000px; border: 9px solid'>") }))
         .route("/broken", get(|| async { (StatusCode::INTERNAL_SERVER_ERROR, Html("<script>nothing()</script>oops")) }))
-        .route("/dialog", get(|| async { Html("<script>alert('x'); confirm('y')</script>after") }))
+        .route("/dialog", get(|| async { Html(DIALOGS) }))
+        .route("/login", get(|| async { (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Basic")], "who?") }))
+        .route("/loop", get(|| async { Html("text<script>while (true) {}</script>") }))
         .route("/file", get(|| async { ([(header::CONTENT_DISPOSITION, "attachment")], "x").into_response() }));
-    let (rig, site) = (rig(), Site::serve("kinds", router).await);
+    let rig = rig_with(|config| {
+        config.deadlines.idle = Duration::from_secs(3);
+        config.deadlines.command = Duration::from_secs(5);
+    });
+    let site = Site::serve("kinds", router).await;
 
     let blank = rig.capture(&site, "/blank").await.expect("a capture");
     assert!(blank.shots.iter().all(|shot| shot.blank), "{blank:?}");
@@ -106,6 +116,13 @@ async fn blank_pages_errors_and_long_pages_are_told_apart() {
     let dialog = rig.capture(&site, "/dialog").await.expect("nobody waits for an answer");
     assert!(dialog.shots.iter().all(|shot| !shot.blank), "{dialog:?}");
 
+    let login = rig.capture(&site, "/login").await.expect("nobody logs in");
+    assert_eq!((login.shots[0].http_status, login.shots[0].blank), (Some(401), false), "{login:?}");
+    let endless = rig.capture(&site, "/loop").await;
+    assert!(
+        matches!(&endless, Err(CaptureError::TimedOut { what, .. }) if what.contains("script")),
+        "a page that never draws: {endless:?}"
+    );
     let file = rig.capture(&site, "/file").await;
     assert!(matches!(&file, Err(CaptureError::NotShown { reason, .. }) if reason.contains("download")), "{file:?}");
 }
