@@ -91,7 +91,8 @@ impl Envd {
             }
             request.body(body.clone())
         };
-        Frames::new(shared.http.send(call, make).await?, call)
+        let (response, place) = shared.http.send_for_stream(call, make).await?;
+        Frames::new(response, Some(place), call)
     }
 
     fn rpc(&self, http: &reqwest::Client, method: &str, user: Option<&str>, kind: &'static str) -> RequestBuilder {

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::answer::{Failure, Refusal};
 use super::http::Call;
+use super::lanes::Place;
 
 pub(crate) const UNARY: &str = "application/proto";
 pub(crate) const STREAM: &str = "application/connect+proto";
@@ -93,13 +94,14 @@ pub(crate) struct Frames {
     chunk: Bytes,
     /// The beginning of an envelope whose rest has not arrived.
     begun: BytesMut,
+    _place: Option<Place>,
 }
 
 impl Frames {
     /// Takes the answer of a stream call, checked to be one.
-    pub(crate) fn new(response: reqwest::Response, call: &Call) -> Result<Self, Failure> {
+    pub(crate) fn new(response: reqwest::Response, place: Option<Place>, call: &Call) -> Result<Self, Failure> {
         expect_type(&response, STREAM, call)?;
-        Ok(Self { response, chunk: Bytes::new(), begun: BytesMut::new() })
+        Ok(Self { response, chunk: Bytes::new(), begun: BytesMut::new(), _place: place })
     }
 
     /// The next envelope, when no two bytes are further apart than `patience`. Safe to cancel: what has arrived is kept
@@ -210,7 +212,7 @@ mod tests {
             let body = reqwest::Body::wrap_stream(futures::stream::iter(chunks));
             let response = http::Response::builder().header("content-type", STREAM).body(body).expect("an answer");
             let call = Call::new("test", crate::transport::Repeat::Never, Duration::from_secs(5));
-            let mut frames = Frames::new(response.into(), &call).expect("a stream");
+            let mut frames = Frames::new(response.into(), None, &call).expect("a stream");
             for message in messages {
                 match frames.next(Duration::from_secs(5)).await {
                     Ok(Frame::Message(got)) => assert_eq!(got, message, "chunks of {size}"),

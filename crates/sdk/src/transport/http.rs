@@ -10,12 +10,18 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::answer::{Failure, refusal};
+use super::lanes::{Lanes, Place};
 use super::retry::{CONNECT_BUDGET, CONNECT_TIMEOUT, RETRIES, Repeat, may_repeat, wait};
 use crate::config::ConfigError;
 use crate::error::CallError;
 
 /// Connections to one host that wait for the next request.
 const IDLE_CONNECTIONS: usize = 64;
+/// What one HTTP/2 stream may send ahead of its reader: fast also over long ways, and little to keep.
+const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
+/// What all streams of a connection may: so much that output which nobody reads cannot hold up the others. A window that
+/// adapts itself is the same for both, so that one such output stops every call.
+const CONNECTION_WINDOW: u32 = 1024 * 1024 * 1024;
 
 /// One request as its caller sees it: what it is for, and until when.
 #[derive(Debug, Clone)]
@@ -115,13 +121,14 @@ pub(crate) struct Http {
     /// A new connection each: asks whether a host lives when the shared ones are silent. Made when it is needed, since
     /// most programs never need it and reading the system's certificates takes its time.
     lone: OnceLock<reqwest::Client>,
+    lanes: Lanes,
     options: HttpOptions,
 }
 
 impl Http {
     pub(crate) fn new(options: HttpOptions) -> Result<Self, ConfigError> {
         let pooled = build(&options, IDLE_CONNECTIONS).map_err(|error| ConfigError::Http(cause(&error)))?;
-        Ok(Self { pooled, lone: OnceLock::new(), options })
+        Ok(Self { lanes: Lanes::new(pooled.clone()), pooled, lone: OnceLock::new(), options })
     }
 
     pub(crate) fn pooled(&self) -> &reqwest::Client {
@@ -140,10 +147,31 @@ impl Http {
         call: &Call,
         request: impl Fn(&reqwest::Client) -> RequestBuilder,
     ) -> Result<Response, Failure> {
+        self.send_over(&self.pooled, call, request).await
+    }
+
+    /// The same for an answer that may last: it has a place until the returned is dropped.
+    pub(crate) async fn send_for_stream(
+        &self,
+        call: &Call,
+        request: impl Fn(&reqwest::Client) -> RequestBuilder,
+    ) -> Result<(Response, Place), Failure> {
+        let build = || build(&self.options, IDLE_CONNECTIONS).unwrap_or_else(|_| self.pooled.clone());
+        let place = self.lanes.place(build);
+        let response = self.send_over(place.http(), call, request).await?;
+        Ok((response, place))
+    }
+
+    async fn send_over(
+        &self,
+        http: &reqwest::Client,
+        call: &Call,
+        request: impl Fn(&reqwest::Client) -> RequestBuilder,
+    ) -> Result<Response, Failure> {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let (failure, pause) = match self.send_once(call, request(&self.pooled)).await {
+            let (failure, pause) = match self.send_once(call, request(http)).await {
                 Ok(response) => return Ok(response),
                 Err(Attempt::Final(failure)) => return Err(failure),
                 Err(Attempt::Repeatable { failure, after }) => (failure, wait(attempt, after)),
@@ -208,7 +236,8 @@ fn build(options: &HttpOptions, idle: usize) -> Result<reqwest::Client, reqwest:
         .user_agent(agent)
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_max_idle_per_host(idle)
-        .http2_adaptive_window(true)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keep_alive_interval(Duration::from_secs(20))
         .http2_keep_alive_timeout(Duration::from_secs(20))
         .tcp_nodelay(true)

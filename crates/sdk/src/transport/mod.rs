@@ -3,6 +3,7 @@
 mod answer;
 pub(crate) mod connect;
 mod http;
+mod lanes;
 mod retry;
 
 pub(crate) use answer::{Failure, Refusal, read_json};

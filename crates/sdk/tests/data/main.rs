@@ -11,6 +11,7 @@ mod proxy;
 mod pty;
 #[path = "../support/mod.rs"]
 mod support;
+mod tls;
 
 use std::time::{Duration, Instant};
 
