@@ -16,10 +16,28 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A browser whose profiles are removed at the end of the test.
+/// A browser whose profiles are removed at the end of the test: first the browser goes, then the directory.
 pub(crate) struct Rig {
     pub(crate) browser: Browser,
-    pub(crate) directory: TempDir,
+    pub(crate) directory: Profiles,
+}
+
+/// Waits for the killed browser to be gone, which would else write into what is being removed.
+pub(crate) struct Profiles(TempDir);
+
+impl Profiles {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Profiles {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.0.path().read_dir().is_ok_and(|mut entries| entries.next().is_some()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 pub(crate) fn rig() -> Rig {
@@ -31,7 +49,10 @@ pub(crate) fn rig_with(change: impl FnOnce(&mut BrowserConfig)) -> Rig {
     let directory = passable_directory();
     let mut config = BrowserConfig::new(directory.path());
     change(&mut config);
-    Rig { browser: Browser::start(config).expect("chromium is installed (./dev setup)"), directory }
+    Rig {
+        browser: Browser::start(config).expect("chromium is installed (./dev setup)"),
+        directory: Profiles(directory),
+    }
 }
 
 fn filter() -> tracing_subscriber::EnvFilter {
