@@ -56,6 +56,7 @@ pub struct Running {
     stream: Option<Watched>,
     exit: Option<Exit>,
     timeout: Option<Timeout>,
+    reconnected: bool,
     output_limit: usize,
 }
 
@@ -100,7 +101,7 @@ impl Running {
             Some(Timeout { limit, at })
         });
         let process = Process { sandbox: sandbox.clone(), name: ProcessName::Pid(pid), source };
-        Ok(Self { process, pid, call, stream: Some(stream), exit: None, timeout, output_limit })
+        Ok(Self { process, pid, call, stream: Some(stream), exit: None, timeout, reconnected: false, output_limit })
     }
 
     /// Takes up a process that runs, or ended a short while ago.
@@ -126,7 +127,16 @@ impl Running {
             }
         };
         let process = Process { name: ProcessName::Pid(pid), ..process };
-        Ok(Self { process, pid, call, stream: Some(stream), exit: None, timeout: None, output_limit })
+        Ok(Self {
+            process,
+            pid,
+            call,
+            stream: Some(stream),
+            exit: None,
+            timeout: None,
+            reconnected: true,
+            output_limit,
+        })
     }
 
     /// Its number inside the sandbox.
@@ -188,18 +198,16 @@ impl Running {
         let next = match self.timeout {
             Some(timeout) => match tokio::time::timeout_at(timeout.at, next).await {
                 Ok(next) => next,
-                Err(_) => return Err(self.overdue(timeout).await),
+                Err(_) => return Err(self.overdue().await),
             },
             None => next.await,
         };
         let ended = match next {
             Ok(Frame::Message(message)) => return Ok(message),
             Ok(Frame::End(None)) => sandbox.fate("the stream ended without the process's end".into()).await,
-            Ok(Frame::End(Some(refusal))) if refusal.is("deadline_exceeded") => {
+            Ok(Frame::End(Some(refusal))) if refusal.is("deadline_exceeded") && self.timeout.is_some() => {
                 self.stream = None;
-                let after = self.timeout.map_or(self.call.left(), |timeout| timeout.limit);
-                let id = self.process.sandbox.id().clone();
-                return Err(CommandError::DeadlineExceeded { id, after, may_still_run: None });
+                return Err(self.timed_out(None));
             }
             Ok(Frame::End(Some(refusal))) => sandbox.fate(refusal.message).await,
             Err(ended) => ended,
@@ -213,18 +221,20 @@ impl Running {
     }
 
     /// The server did not keep the timeout, or its word of it did not arrive.
-    async fn overdue(&mut self, timeout: Timeout) -> CommandError {
+    async fn overdue(&mut self) -> CommandError {
         self.stream = None;
         let sandbox = self.process.sandbox.within(KILL_DEADLINE);
         let killed = Process { sandbox, ..self.process.clone() }.kill().await;
-        let id = self.process.sandbox.id().clone();
         match killed {
             Err(CommandError::SandboxGone { id, reason }) => CommandError::SandboxGone { id, reason },
-            killed => {
-                let may_still_run = if killed.is_ok() { None } else { Some(self.pid) };
-                CommandError::DeadlineExceeded { id, after: timeout.limit, may_still_run }
-            }
+            Ok(_) => self.timed_out(None),
+            Err(_) => self.timed_out(Some(self.pid)),
         }
+    }
+
+    fn timed_out(&self, may_still_run: Option<u32>) -> CommandError {
+        let after = self.timeout.map_or(Duration::ZERO, |timeout| timeout.limit);
+        CommandError::DeadlineExceeded { id: self.process.sandbox.id().clone(), after, may_still_run }
     }
 
     /// Reads it to its end and collects what it says.
@@ -260,7 +270,13 @@ impl Running {
                     reconnects = 0;
                     continue;
                 }
-                Ok(None) => return Ok(self.exit.clone().expect("no further chunk means that the end was seen")),
+                Ok(None) => {
+                    let exit = self.exit.clone().expect("no further chunk means that the end was seen");
+                    // Who connects again is told of an end by a signal, and not that the timeout sent it. The word
+                    // of the start and that of the end do not travel equally long.
+                    let due = self.timeout.is_some_and(|timeout| Instant::now() + GRACE + GRACE / 10 >= timeout.at);
+                    return if self.reconnected && due && !exit.exited { Err(self.timed_out(None)) } else { Ok(exit) };
+                }
                 Err(CommandError::ConnectionLost { id, may_still_run, cause }) => {
                     CommandError::ConnectionLost { id, may_still_run, cause }
                 }

@@ -157,6 +157,13 @@ async fn waiting_for_an_exit_survives_a_broken_connection() {
     let mut running = way.sandbox.commands().start("echo run >> starts; sleep 1; exit 6").await.expect("it starts");
     assert_eq!(running.wait_exit().await.expect("its end is known").code, 6);
     assert_eq!((way.starts().await, way.proxy.seen("/process.Process/Connect")), (1, 2));
+
+    // And a timeout stays one.
+    way.proxy.on(START, Fault::Cut { envelopes: 1, bytes: 0, how: Break::Reset }, 1);
+    let limit = Duration::from_millis(1500);
+    running = way.sandbox.commands().start(Command::new("sleep 100").timeout(limit)).await.expect("it starts");
+    let error = running.wait_exit().await.expect_err("too long");
+    assert!(matches!(error, CommandError::DeadlineExceeded { may_still_run: None, .. }), "{error:?}");
     drop(running);
     way.end().await;
 }
