@@ -27,6 +27,9 @@ pub(crate) struct Config {
     pub sandboxes: node::SandboxesConfig,
     /// What sandboxes may reach beyond the public internet.
     pub egress: EgressConfig,
+    /// Where `take_screenshot` keeps its pictures; absent: in the data directory.
+    #[serde(default, skip_serializing)]
+    pub screenshots: Option<browser::store::StoreConfig>,
 }
 
 /// Private networks that sandboxes may reach all the same.
@@ -81,7 +84,7 @@ pub(crate) struct Overrides {
 }
 
 /// Environment variables with a meaning in the configuration; other `SANDBAR_*` variables belong to other programs.
-const VARIABLES: &[&str] = &["listen", "data", "api_key", "extensions", "ephemeral", "sandboxes", "egress"];
+const VARIABLES: &[&str] = &["listen", "data", "api_key", "extensions", "ephemeral", "sandboxes", "egress", "screenshots"];
 
 impl Config {
     /// Reads the configuration. A named `file` must exist; the default one may be absent.
@@ -137,6 +140,7 @@ impl Config {
             ephemeral: false,
             sandboxes: node::SandboxesConfig::default(),
             egress: EgressConfig::default(),
+            screenshots: None,
         })
     }
 }

@@ -7,7 +7,11 @@ mod data;
 mod doctor;
 mod down;
 mod logging;
+mod mcp;
 mod sandbox;
+mod screenshots;
+mod tool;
+mod tools;
 mod up;
 
 use clap::{Parser, Subcommand};
@@ -27,6 +31,7 @@ Examples:
   sandbar doctor            what this machine offers, and how to get what is missing
   sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs
   sandbar sandbox create    a sandbox of that server, or of any E2B service
+  sandbar mcp               the tools of a coding agent, for any MCP client
   sandbar down              end the server and every sandbox
   sandbar completions bash  what your shell needs to complete all this
 
@@ -44,6 +49,9 @@ enum Command {
     Doctor(doctor::Doctor),
     #[command(visible_alias = "sbx")]
     Sandbox(Box<sandbox::Sandbox>),
+    Mcp(Box<mcp::Mcp>),
+    Tool(Box<tool::Tool>),
+    Tools(tools::Tools),
     Completions(completions::Completions),
 }
 
@@ -60,6 +68,9 @@ fn main() -> ExitCode {
         Command::Down(down) => down.run().map(|()| ExitCode::SUCCESS),
         Command::Doctor(doctor) => Ok(doctor.run()),
         Command::Sandbox(sandbox) => sandbox.run(),
+        Command::Mcp(mcp) => mcp.run().map(|()| ExitCode::SUCCESS),
+        Command::Tool(tool) => tool.run(),
+        Command::Tools(tools) => tools.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => completions.run::<Arguments>().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -54,6 +54,11 @@ impl Client {
         self.shared.endpoints.api_url.as_str()
     }
 
+    /// The one URL for the traffic of all sandboxes, where one is set; else each has a host of its own.
+    pub fn sandbox_url(&self) -> Option<&url::Url> {
+        self.shared.endpoints.sandbox_url.as_ref()
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }

@@ -76,7 +76,7 @@ impl Endpoint {
         if self.domain.is_some() || variable("E2B_DOMAIN").is_some() {
             bail!("E2B API key not configured; set E2B_API_KEY or use --api-key-file");
         }
-        let directory = self.directory()?;
+        let directory = self.config()?.data;
         let note = match data::find_server(&directory) {
             Ok(Found::Serving(note)) => note,
             Ok(other) => bail!(describe(&other, &directory, elsewhere.as_deref())),
@@ -97,10 +97,11 @@ impl Endpoint {
         })
     }
 
-    fn directory(&self) -> anyhow::Result<PathBuf> {
+    /// What this machine's configuration says.
+    pub(crate) fn config(&self) -> anyhow::Result<Config> {
         let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
         let file = std::env::var_os("SANDBAR_CONFIG").map(PathBuf::from);
-        Ok(Config::load(file.as_deref(), &overrides)?.data)
+        Config::load(file.as_deref(), &overrides)
     }
 }
 

@@ -6,12 +6,12 @@
 
 mod cp;
 mod create;
-mod endpoint;
+pub(crate) mod endpoint;
 mod exec;
 mod fork;
 mod info;
-mod interrupt;
-mod keep;
+pub(crate) mod interrupt;
+pub(crate) mod keep;
 mod kill;
 mod life;
 mod list;
@@ -144,7 +144,7 @@ impl Session {
 }
 
 /// The error with what to do about it, where this program knows more than its library.
-fn explain(error: SandboxError) -> anyhow::Error {
+pub(crate) fn explain(error: SandboxError) -> anyhow::Error {
     match error {
         SandboxError::NotFound { id } => {
             anyhow!("sandbox {id} does not exist (any more); `sandbar sandbox list` shows those that do")

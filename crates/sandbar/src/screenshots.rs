@@ -1,0 +1,153 @@
+//! Joins the browser to the tools: pictures of what a sandbox serves, taken through its edge and kept in the store.
+
+use crate::config::Config;
+use async_trait::async_trait;
+use browser::store::{Occasion, Place, ScreenshotStore, StoreConfig};
+use browser::{Browser, BrowserConfig, CaptureRequest, Origin, Upstream};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use sdk::{Sandbox, Secret};
+use std::sync::{Arc, OnceLock};
+use tools::{Capture, CaptureError, Screenshots, Shot, Shots};
+
+const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
+const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
+const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
+/// What an edge answers when nobody listens on a port.
+const NOBODY_THERE: u16 = 502;
+
+/// One browser and one store for all sandboxes of this program. Both begin with the first picture.
+pub(crate) struct Pictures {
+    store: StoreConfig,
+    tools: OnceLock<Result<(Browser, ScreenshotStore), CaptureError>>,
+}
+
+impl Pictures {
+    /// Kept where the configuration says, else below the data directory.
+    pub(crate) fn new(config: &Config) -> Arc<Self> {
+        let place = || Place::Disk { directory: config.data.join("media"), served_at: None };
+        let store = config.screenshots.clone().unwrap_or_else(|| StoreConfig { place: place(), cdn: None });
+        Arc::new(Self { store, tools: OnceLock::new() })
+    }
+
+    /// Pictures of one sandbox.
+    pub(crate) fn of(self: &Arc<Self>, sandbox: Sandbox) -> Arc<dyn Screenshots> {
+        Arc::new(Preview { pictures: Arc::clone(self), sandbox })
+    }
+
+    fn tools(&self) -> Result<&(Browser, ScreenshotStore), CaptureError> {
+        let started = self.tools.get_or_init(|| {
+            // Profiles are directories of the browser's own user, who cannot pass through the data directory.
+            let browser = Browser::start(BrowserConfig::new(std::env::temp_dir()));
+            let browser = browser.map_err(|error| CaptureError::NoBrowser(told(&error)))?;
+            let store = ScreenshotStore::open(self.store.clone());
+            Ok((browser, store.map_err(|error| CaptureError::Failed(told(&error)))?))
+        });
+        started.as_ref().map_err(Clone::clone)
+    }
+
+    /// Ends the browser, if there is one.
+    pub(crate) async fn close(&self) {
+        if let Some(Ok((browser, _))) = self.tools.get() {
+            browser.close().await;
+        }
+    }
+}
+
+struct Preview {
+    pictures: Arc<Pictures>,
+    sandbox: Sandbox,
+}
+
+#[async_trait]
+impl Screenshots for Preview {
+    async fn capture(&self, capture: Capture) -> Result<Shots, CaptureError> {
+        let Capture { port, url_path, full_page } = capture;
+        let (browser, store) = self.pictures.tools()?;
+        let (origin, upstream) = address(&self.sandbox, port)?;
+        let request = CaptureRequest { url_path, full_page, ..CaptureRequest::new(origin, upstream) };
+        let seen = browser.capture(request).await.map_err(|error| explain(error, port))?;
+        if seen.shots.iter().any(|shot| shot.http_status == Some(NOBODY_THERE)) {
+            return Err(CaptureError::NotServed { port });
+        }
+        let title = seen.shots.first().map(|shot| shot.title.clone()).filter(|title| !title.is_empty());
+        let occasion = Occasion::Agent { at: jiff::Timestamp::now() };
+        let mut shots = Vec::new();
+        for shot in seen.shots {
+            let stored = store.put(self.sandbox.id().as_str(), &occasion, &shot.name, shot.webp.clone()).await;
+            let stored = stored.map_err(|error| CaptureError::Failed(told(&error)))?;
+            shots.push(Shot {
+                viewport: shot.name,
+                width: shot.width,
+                height: shot.height,
+                webp: shot.webp,
+                url: stored.url.into(),
+                blank: shot.blank,
+            });
+        }
+        let mut blocked: Vec<String> =
+            seen.blocked.into_iter().map(|request| format!("{} {}", request.kind, request.url)).collect();
+        if seen.blocked_more > 0 {
+            blocked.push(format!("{} more", seen.blocked_more));
+        }
+        Ok(Shots { shots, title, blocked, console_errors: seen.console_errors })
+    }
+}
+
+/// The origin of a port as a page sees it, and how it is reached.
+fn address(sandbox: &Sandbox, port: u16) -> Result<(Origin, Upstream), CaptureError> {
+    let unusable = |what: &str| CaptureError::Failed(format!("the sandbox's address cannot be used: {what}"));
+    let client = sandbox.client();
+    let mut headers = HeaderMap::new();
+    if let Some(token) = sandbox.traffic_token() {
+        headers.insert(TRAFFIC_TOKEN, secret(token).ok_or_else(|| unusable("its traffic token is no header"))?);
+    }
+    let one_edge = client.sandbox_url().filter(|url| url.scheme() == "http");
+    let (origin, address) = if let Some(edge) = one_edge {
+        // Every name below localhost is this machine's and a secure context; the edge goes by the headers.
+        let id = sandbox.id();
+        let edge_port = edge.port_or_known_default().unwrap_or(80);
+        let host = edge.host_str().ok_or_else(|| unusable("the sandbox URL has no host"))?;
+        headers.insert(SANDBOX_ID, HeaderValue::from_str(id.as_str()).map_err(|_| unusable("its id is no header"))?);
+        headers.insert(SANDBOX_PORT, HeaderValue::from(port));
+        (format!("http://{port}-{id}.localhost:{edge_port}"), format!("{host}:{edge_port}"))
+    } else {
+        let plain = client.api_url().starts_with("http:");
+        let (scheme, usual) = if plain { ("http", 80) } else { ("https", 443) };
+        let host = sandbox.host(port);
+        let address = if host.contains(':') { host.clone() } else { format!("{host}:{usual}") };
+        (format!("{scheme}://{host}"), address)
+    };
+    let origin = origin.parse().map_err(|error: browser::InvalidOrigin| unusable(&error.to_string()))?;
+    Ok((origin, Upstream { headers, ..Upstream::new(address) }))
+}
+
+fn secret(token: &Secret) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(token.expose()).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// What the browser says, in the tools' words.
+fn explain(error: browser::CaptureError, port: u16) -> CaptureError {
+    use browser::CaptureError as Seen;
+    match error {
+        Seen::InvalidPath { .. } | Seen::LeftOrigin { .. } => CaptureError::Refused(error.to_string()),
+        Seen::CircuitOpen { retry_in, last, .. } => CaptureError::Resting { seconds: retry_in.as_secs().max(1), last },
+        Seen::Browser(cause) => CaptureError::NoBrowser(told(&cause)),
+        Seen::Unreachable { .. } => CaptureError::NotServed { port },
+        Seen::TooLarge { .. } => CaptureError::Unusable(error.to_string()),
+        Seen::Busy { .. }
+        | Seen::BrowserDied
+        | Seen::PageCrashed
+        | Seen::NotShown { .. }
+        | Seen::TimedOut { .. }
+        | Seen::Refused { .. }
+        | Seen::Closed => CaptureError::Failed(told(&error)),
+    }
+}
+
+/// An error with its causes on one line.
+fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

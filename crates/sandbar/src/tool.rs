@@ -1,0 +1,211 @@
+//! `sandbar tool`: one tool call from the command line, printed as a model would see it.
+//!
+//! Without `--sandbox` the calls of a session share a sandbox: the first makes one and marks it with the session's name, the
+//! others find it by that mark. The mark is kept by the service, so that calls from anywhere find the same one.
+
+use crate::logging;
+use crate::sandbox::endpoint::Endpoint;
+use crate::sandbox::interrupt::Stops;
+use crate::sandbox::{explain, keep};
+use crate::screenshots::Pictures;
+use anyhow::Context as _;
+use clap::Args;
+use futures::TryStreamExt as _;
+use sdk::model::{ListedSandbox, SandboxState};
+use sdk::{Client, Connect, Create, ListQuery, Order, Sandbox, SandboxId};
+use serde_json::Value;
+use std::io::{Read as _, Write as _, stdout};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tools::{Block, Image, SandboxToolDispatcher, ToolDispatcher as _, ToolResult, Watch};
+
+/// The mark of sandboxes that were made here. Its value is the session's name.
+const MARK: &str = "sandbar-tool";
+const DEFAULT_SESSION: &str = "default";
+/// How long a sandbox runs on after a call, before it is paused; the next call wakes it.
+const LIFE: Duration = Duration::from_secs(300);
+
+/// Call one of the tools, and print what a model would see.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar tool bash '{\"command\": \"uname -a\"}'
+  sandbar tool write_file @input.json --sandbox iabc123
+  echo '{\"pattern\": \"TODO\"}' | sandbar tool grep - --json
+  sandbar tool take_screenshot '{\"port\": 3000}' --save-images pictures
+  sandbar tools                                            which tools there are
+
+Calls of one session share directory, exported variables, what was read and background tasks. Without --sandbox, a
+session has a sandbox of its own: the first call makes it, later ones find it again. It is paused five minutes after
+the last call and woken by the next; its id is told on stderr.
+
+Exit codes: 0 done, 1 the result is an error or there is none, 2 not understood.")]
+pub(crate) struct Tool {
+    /// The tool
+    name: String,
+    /// Its input as JSON, @FILE to read that, or - to read this program's input
+    #[arg(default_value = "{}", allow_hyphen_values = true)]
+    input: String,
+    /// The sandbox [default: the session's own]
+    #[arg(long, value_name = "ID", env = "SANDBAR_SANDBOX")]
+    sandbox: Option<SandboxId>,
+    /// Whose directory, variables and background tasks the call shares
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION)]
+    session: String,
+    /// Print {is_error, code, content, structured} instead of text
+    #[arg(long)]
+    json: bool,
+    /// Write the pictures of the result into this directory
+    #[arg(long, value_name = "DIR")]
+    save_images: Option<PathBuf>,
+    #[command(flatten)]
+    endpoint: Endpoint,
+}
+
+impl Tool {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        logging::start_if_wanted()?;
+        let input = read_input(&self.input)?;
+        let client = self.endpoint.client()?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+        runtime.block_on(self.call(&client, input))
+    }
+
+    async fn call(self, client: &Client, input: Value) -> anyhow::Result<ExitCode> {
+        let mut stops = Stops::install()?;
+        let sandbox = match &self.sandbox {
+            Some(id) => given(client, id).await?,
+            None => own(client, &self.session).await?,
+        };
+        let pictures = Pictures::new(&self.endpoint.config()?);
+        let dispatcher = SandboxToolDispatcher::new(sandbox.clone())
+            .session(&self.session)
+            .screenshots(pictures.of(sandbox.clone()));
+        let mut keeper = JoinSet::new();
+        keeper.spawn(keep::alive(sandbox));
+        let watch = Watch::default();
+        let cancel = watch.cancel.clone();
+        let mut work = pin!(dispatcher.dispatch_watched(&self.name, input, watch));
+        let (result, stopped) = tokio::select! {
+            result = &mut work => (result, None),
+            stop = stops.next() => {
+                cancel.cancel();
+                (work.await, Some(stop))
+            }
+        };
+        keeper.shutdown().await;
+        pictures.close().await;
+        let saved = match &self.save_images {
+            Some(directory) => save(&result, &self.name, directory)?,
+            None => Vec::new(),
+        };
+        if self.json {
+            writeln!(stdout(), "{}", serde_json::to_string_pretty(&result)?)?;
+        } else {
+            print(&result, &saved)?;
+        }
+        Ok(match stopped {
+            Some(stop) => stop.exit(),
+            None if result.is_error => ExitCode::FAILURE,
+            None => ExitCode::SUCCESS,
+        })
+    }
+}
+
+/// What is no JSON goes to the tool all the same: it says what is wrong with it.
+fn read_input(argument: &str) -> anyhow::Result<Value> {
+    let text = if argument == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("cannot read the tool's input from this program's input")?;
+        text
+    } else if let Some(file) = argument.strip_prefix('@') {
+        std::fs::read_to_string(file).with_context(|| format!("cannot read the tool's input from {file}"))?
+    } else {
+        argument.to_owned()
+    };
+    Ok(serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+/// An existing sandbox. A paused one is woken by the call itself, which then says so.
+async fn given(client: &Client, id: &SandboxId) -> anyhow::Result<Sandbox> {
+    let detail = client.info(id).await.map_err(explain)?;
+    match detail.listed.state {
+        SandboxState::Paused => Ok(client.attach(&detail)?),
+        SandboxState::Running => client.connect(id, Connect::timeout(LIFE)).await.map_err(explain),
+    }
+}
+
+/// The sandbox of a session, made if there is none.
+async fn own(client: &Client, session: &str) -> anyhow::Result<Sandbox> {
+    if let Some(id) = oldest(client, session).await? {
+        eprintln!("sandbar: sandbox {id}");
+        return given(client, &id).await;
+    }
+    let create = Create::template("base").timeout(LIFE).pause_on_timeout().metadata(MARK, session);
+    let made = client.create(create).await.context("cannot make a sandbox")?;
+    // Another call may have done the same meanwhile: the older one stays.
+    match oldest(client, session).await? {
+        Some(id) if id != *made.id() => {
+            made.kill().await.context("cannot remove a superfluous sandbox")?;
+            eprintln!("sandbar: sandbox {id}");
+            given(client, &id).await
+        }
+        _ => {
+            eprintln!("sandbar: sandbox {} (created)", made.id());
+            Ok(made)
+        }
+    }
+}
+
+async fn oldest(client: &Client, session: &str) -> anyhow::Result<Option<SandboxId>> {
+    let query = ListQuery::new()
+        .metadata(MARK, session)
+        .state(SandboxState::Running)
+        .state(SandboxState::Paused)
+        .order(Order::OldestFirst);
+    let all: Vec<ListedSandbox> =
+        client.list(query).try_collect().await.context("cannot look for the session's sandbox")?;
+    let first = all.into_iter().min_by(|a, b| (&a.started_at, &a.sandbox_id).cmp(&(&b.started_at, &b.sandbox_id)));
+    first.map(|sandbox| sandbox.sandbox_id.parse().context("the service named a sandbox that cannot be")).transpose()
+}
+
+/// Pictures as files, and where they are.
+fn save(result: &ToolResult, tool: &str, directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let mut saved = Vec::new();
+    for (number, image) in result.images().enumerate() {
+        let path = directory.join(name(result, tool, number, image));
+        std::fs::write(&path, &image.bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        saved.push(path);
+    }
+    Ok(saved)
+}
+
+/// As the store names it, where the picture is kept there.
+fn name(result: &ToolResult, tool: &str, number: usize, image: &Image) -> String {
+    let url = result.structured["screenshots"][number]["url"].as_str();
+    let stored = url.and_then(|url| url.split('?').next()?.rsplit('/').next()).filter(|name| name.ends_with(".webp"));
+    match stored {
+        Some(name) => name.to_owned(),
+        None => format!("{tool}-{}.{}", number + 1, image.media_type.rsplit('/').next().unwrap_or("image")),
+    }
+}
+
+fn print(result: &ToolResult, saved: &[PathBuf]) -> anyhow::Result<()> {
+    let mut pictures = 0;
+    for block in &result.content {
+        match block {
+            Block::Text(text) => writeln!(stdout(), "{text}")?,
+            Block::Image(image) => {
+                let place = saved.get(pictures).map_or_else(String::new, |path| format!(", {}", path.display()));
+                writeln!(stdout(), "[{}, {} bytes{place}]", image.media_type, image.bytes.len())?;
+                pictures += 1;
+            }
+        }
+    }
+    Ok(())
+}
