@@ -282,7 +282,7 @@ impl Shells for Arc<MemoryMachine> {
             call: call.id.clone(),
             events: received,
             killed: killed.clone(),
-            exit_of_killed: None,
+            task: None,
         };
         let machine = Arc::clone(self);
         self.spawn(async move {
@@ -417,20 +417,24 @@ struct MemoryShell {
     call: String,
     events: mpsc::Receiver<ShellEvent>,
     killed: CancellationToken,
-    exit_of_killed: Option<i32>,
+    /// Once it is known to be one.
+    task: Option<String>,
 }
 
 #[async_trait]
 impl Shell for MemoryShell {
     async fn next(&mut self) -> Result<ShellEvent, PortError> {
         let event = self.events.recv().await;
-        if let Some(ShellEvent::Ended(end)) = &event {
-            let mut session = lock(&self.machine.session);
+        match &event {
+            Some(ShellEvent::Task { id, .. }) => self.task = Some(id.clone()),
             // Whoever reads the end of a background task was told of it.
-            if let Some(task) = session.background.iter_mut().find(|task| task.killed.is_cancelled()) {
-                task.told = true;
+            Some(ShellEvent::Ended(_)) => {
+                let mut session = lock(&self.machine.session);
+                if let Some(task) = session.background.iter_mut().find(|task| Some(&task.id) == self.task.as_ref()) {
+                    task.told = true;
+                }
             }
-            self.exit_of_killed = Some(end.exit_code);
+            _ => {}
         }
         event.ok_or_else(|| PortError::Unavailable("the command is gone".into()))
     }

@@ -39,8 +39,10 @@ pub(super) enum What {
 pub(super) enum Redirection {
     /// Descriptor, path, whether to append.
     Out(u8, Word, bool),
-    /// Descriptor and the one it becomes.
-    Duplicate(u8, u8),
+    /// Errors go where output goes.
+    ErrToOut,
+    /// Output goes where errors go.
+    OutToErr,
     /// Both outputs.
     Both(Word),
     In(Word),
@@ -212,6 +214,10 @@ fn word(text: &str) -> Result<(Word, &str), Syntax> {
                 }
                 rest = after;
             }
+            '~' if !in_double && pieces.is_empty() && (after.is_empty() || after.starts_with(['/', ' ', '\n', ';'])) => {
+                pieces.push(Piece::Variable("HOME".into()));
+                rest = after;
+            }
             ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' | ')' if !in_double => break,
             letter => {
                 push(&mut pieces, letter);
@@ -321,11 +327,11 @@ impl Parser<'_> {
                 }
                 Token::Operator("2>&1") => {
                     self.at += 1;
-                    redirections.push(Redirection::Duplicate(2, 1));
+                    redirections.push(Redirection::ErrToOut);
                 }
                 Token::Operator(">&2" | "1>&2") => {
                     self.at += 1;
-                    redirections.push(Redirection::Duplicate(1, 2));
+                    redirections.push(Redirection::OutToErr);
                 }
                 Token::Operator(operator @ (">" | ">>" | "2>" | "2>>" | "<" | "&>")) => {
                     self.at += 1;

@@ -62,17 +62,12 @@ impl Env {
     }
 
     pub(super) fn word(&self, word: &Word) -> String {
-        let text: String = word
-            .iter()
+        word.iter()
             .map(|piece| match piece {
                 Piece::Text(text) => text.clone(),
                 Piece::Variable(name) => self.value(name),
             })
-            .collect();
-        match text.strip_prefix('~') {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{}{rest}", super::machine::HOME),
-            _ => text,
-        }
+            .collect()
     }
 
     pub(super) fn path(&self, path: &str) -> String {
@@ -262,8 +257,8 @@ async fn redirect(run: &Run, redirection: &Redirection, env: &Env, io: &mut Io) 
     match redirection {
         Redirection::Out(2, word, append) => io.err = open(word, *append)?,
         Redirection::Out(_, word, append) => io.out = open(word, *append)?,
-        Redirection::Duplicate(2, _) => io.err = io.out.clone(),
-        Redirection::Duplicate(..) => io.out = io.err.clone(),
+        Redirection::ErrToOut => io.err = io.out.clone(),
+        Redirection::OutToErr => io.out = io.err.clone(),
         Redirection::Both(word) => {
             io.out = open(word, false)?;
             io.err = io.out.clone();

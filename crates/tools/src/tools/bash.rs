@@ -38,7 +38,6 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 struct Request {
     command: String,
     limit: Duration,
-    background: bool,
     directory: Option<String>,
 }
 
@@ -75,7 +74,7 @@ pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, id: &str, input: &
             .filter(|seconds| *seconds > 0)
             .ok_or_else(|| invalid(format!("`timeout` is {seconds}; it is in seconds, from 1 to {MOST}.")))?,
     };
-    let request = Request { command, limit: Duration::from_secs(limit), background, directory };
+    let request = Request { command, limit: Duration::from_secs(limit), directory };
     let call = ShellCall {
         id: id.to_owned(),
         command: if background { without_ampersand(&request.command).to_owned() } else { request.command.clone() },

@@ -1,0 +1,149 @@
+//! `edit_file`.
+
+use sandbar_tools::ErrorCode;
+use serde_json::json;
+
+use crate::world::World;
+
+crate::contract!(in [memory, server, plain]: [
+    one_text_becomes_another,
+    text_that_is_not_there_is_explained,
+    text_that_is_there_twice_is_told_by_its_lines,
+    every_occurrence_can_be_replaced,
+    other_bytes_stay_whatever_they_mean,
+    mixed_line_ends_stay,
+    line_numbers_copied_from_a_page_are_taken_off,
+    a_change_elsewhere_is_noted_not_refused,
+    edits_at_the_same_time_all_count,
+    a_missing_file_is_created_by_an_empty_text,
+    the_mode_stays,
+    an_edit_that_was_made_is_remembered,
+    the_same_text_twice_is_no_change,
+]);
+
+async fn one_text_becomes_another(world: &World) {
+    world.put("/home/user/a.rs", "fn a() {}\nfn b() {}\nfn c() {}\n").await;
+    let input = json!({ "path": "/home/user/a.rs", "old_str": "fn b() {}", "new_str": "fn b() {\n    c();\n}" });
+    let edited = world.call("edit_file", input).await;
+    let expected = "Edited /home/user/a.rs: 1 replacement at line 2.\n1\tfn a() {}\n2\tfn b() {\n3\t    c();\n4\t}\n5\tfn c() {}";
+    assert_eq!(edited.text(), expected);
+    assert_eq!(edited.structured["tier"], "exact");
+    assert_eq!(edited.structured["lines"], json!([2]));
+    assert_eq!(world.get("/home/user/a.rs").await, "fn a() {}\nfn b() {\n    c();\n}\nfn c() {}\n");
+}
+
+async fn text_that_is_not_there_is_explained(world: &World) {
+    world.put("/home/user/a.rs", "fn a() {\n\tlet x = 1;\n}\n").await;
+    let input = json!({ "path": "/home/user/a.rs", "old_string": "    let x = 1;", "new_string": "" });
+    let text = world.fails("edit_file", input, ErrorCode::NoMatch).await;
+    assert!(text.starts_with("old_string not found in /home/user/a.rs."), "{text}");
+    assert!(text.contains("at line 2, which differs in indentation (the file has tabs)"), "{text}");
+    // A likeness is never applied.
+    assert_eq!(world.get("/home/user/a.rs").await, "fn a() {\n\tlet x = 1;\n}\n");
+    let input = json!({ "path": "/home/user/none.rs", "old_string": "a", "new_string": "b" });
+    world.fails("edit_file", input, ErrorCode::NotFound).await;
+}
+
+async fn text_that_is_there_twice_is_told_by_its_lines(world: &World) {
+    world.put("/home/user/a.txt", "x = 1\ny = 2\nx = 1\n").await;
+    let input = json!({ "path": "/home/user/a.txt", "old_string": "x = 1", "new_string": "x = 3" });
+    let text = world.fails("edit_file", input, ErrorCode::NotUnique).await;
+    assert!(text.starts_with("old_string occurs 2 times in /home/user/a.txt, at lines 1 and 3."), "{text}");
+    world.put("/home/user/b.txt", "aaa").await;
+    let input = json!({ "path": "/home/user/b.txt", "old_string": "aa", "new_string": "b" });
+    let text = world.fails("edit_file", input, ErrorCode::NotUnique).await;
+    assert!(text.contains("occurs 2 times"), "{text}");
+}
+
+async fn every_occurrence_can_be_replaced(world: &World) {
+    world.put("/home/user/a.txt", "one two one\r\none\r\n").await;
+    let input = json!({ "path": "/home/user/a.txt", "oldString": "one", "newString": "1", "replaceAll": "true" });
+    let edited = world.call("edit_file", input).await;
+    assert_eq!(edited.structured["replacements"], 3);
+    assert_eq!(world.get("/home/user/a.txt").await, "1 two 1\r\n1\r\n");
+    // What is replaced everywhere must have been seen.
+    world.put("/home/user/a.txt", "1 two 1\r\n1 and 1\r\n").await;
+    let input = json!({ "path": "/home/user/a.txt", "old_string": "1", "new_string": "2", "replace_all": true });
+    world.fails("edit_file", input, ErrorCode::Stale).await;
+}
+
+async fn other_bytes_stay_whatever_they_mean(world: &World) {
+    world.put("/home/user/l1.txt", &b"caf\xe9 \x81 one\r\nol\xe9"[..]).await;
+    let input = json!({ "path": "/home/user/l1.txt", "old_string": "olé", "new_string": "thé\nglacé" });
+    world.ok("edit_file", input).await;
+    assert_eq!(world.get("/home/user/l1.txt").await, &b"caf\xe9 \x81 one\r\nth\xe9\r\nglac\xe9"[..]);
+    let input = json!({ "path": "/home/user/l1.txt", "old_string": "one", "new_string": "→" });
+    let text = world.fails("edit_file", input, ErrorCode::InvalidInput).await;
+    assert!(text.contains("windows-1252") && text.contains("'→' (U+2192)"), "{text}");
+}
+
+async fn mixed_line_ends_stay(world: &World) {
+    world.put("/home/user/m.txt", "a\r\nb\nc\r\nd\n").await;
+    let input = json!({ "path": "/home/user/m.txt", "old_string": "b\nc\n", "new_string": "x\ny\n" });
+    let edited = world.call("edit_file", input).await;
+    assert_eq!(edited.structured["tier"], "eol");
+    assert_eq!(world.get("/home/user/m.txt").await, "a\r\nx\ny\nd\n");
+}
+
+async fn line_numbers_copied_from_a_page_are_taken_off(world: &World) {
+    world.put("/home/user/a.txt", "one\ntwo\nthree\n").await;
+    let input = json!({ "path": "/home/user/a.txt", "old_string": "1\tone\n2\ttwo", "new_string": "1\teins\n2\tzwei" });
+    let edited = world.call("edit_file", input).await;
+    assert_eq!(edited.structured["tier"], "line_prefix");
+    assert_eq!(world.get("/home/user/a.txt").await, "eins\nzwei\nthree\n");
+}
+
+async fn a_change_elsewhere_is_noted_not_refused(world: &World) {
+    world.put("/home/user/a.txt", "one\ntwo\nthree\n").await;
+    world.ok("read_file", json!({ "path": "/home/user/a.txt" })).await;
+    world.ok("bash", json!({ "command": "printf 'zero\\none\\ntwo\\nthree\\n' > a.txt" })).await;
+    let input = json!({ "path": "/home/user/a.txt", "old_string": "three", "new_string": "drei" });
+    let edited = world.call("edit_file", input).await;
+    assert!(edited.text().contains("the file changed since you last read it (lines 1–1)"), "{}", edited.text());
+    assert_eq!(edited.structured["stale"], true);
+    // The session's own writes are not foreign.
+    let input = json!({ "path": "/home/user/a.txt", "old_string": "two", "new_string": "zwei" });
+    assert_eq!(world.call("edit_file", input).await.structured["stale"], false);
+}
+
+async fn edits_at_the_same_time_all_count(world: &World) {
+    let lines: String = (0..10).map(|number| format!("<{number}>\n")).collect();
+    world.put("/home/user/a.txt", lines).await;
+    let edit = async |number: usize| {
+        let (old, new) = (format!("<{number}>"), format!("[{number}]"));
+        world.ok("edit_file", json!({ "path": "/home/user/a.txt", "old_string": old, "new_string": new })).await
+    };
+    futures::future::join_all((0..10).map(edit)).await;
+    let expected: String = (0..10).map(|number| format!("[{number}]\n")).collect();
+    assert_eq!(world.get("/home/user/a.txt").await, expected);
+}
+
+async fn a_missing_file_is_created_by_an_empty_text(world: &World) {
+    let input = json!({ "path": "/home/user/new.txt", "old_string": "", "new_string": "hello\n" });
+    world.ok("edit_file", input.clone()).await;
+    assert_eq!(world.get("/home/user/new.txt").await, "hello\n");
+    let text = world.fails("edit_file", input, ErrorCode::InvalidInput).await;
+    assert!(text.contains("write_file"), "{text}");
+}
+
+async fn the_mode_stays(world: &World) {
+    world.put("/home/user/run.sh", "#!/bin/sh\necho a\n").await;
+    world.set_mode("/home/user/run.sh", 0o750).await;
+    world.ok("edit_file", json!({ "path": "/home/user/run.sh", "old_string": "echo a", "new_string": "echo b" })).await;
+    assert_eq!(world.mode("/home/user/run.sh").await, 0o750);
+    assert_eq!(world.get("/home/user/run.sh").await, "#!/bin/sh\necho b\n");
+}
+
+async fn an_edit_that_was_made_is_remembered(world: &World) {
+    world.put("/home/user/a.txt", "one\ntwo\n").await;
+    let input = json!({ "path": "/home/user/a.txt", "old_string": "two", "new_string": "zwei" });
+    world.ok("edit_file", input.clone()).await;
+    let text = world.fails("edit_file", input, ErrorCode::NoMatch).await;
+    assert!(text.contains("This text was already replaced by your edit at line 2."), "{text}");
+}
+
+async fn the_same_text_twice_is_no_change(world: &World) {
+    world.put("/home/user/a.txt", "one\n").await;
+    let input = json!({ "path": "/home/user/a.txt", "old_string": "one", "new_string": "one" });
+    world.fails("edit_file", input, ErrorCode::NoChange).await;
+}

@@ -1,0 +1,182 @@
+//! `read_file`, and what all tools share: lenient inputs and unknown names.
+
+use sandbar_tools::ErrorCode;
+use serde_json::json;
+
+use crate::world::World;
+
+crate::contract!(in [memory, server, plain]: [
+    a_page_has_numbers_and_says_how_to_go_on,
+    the_end_of_a_file_can_be_asked_for,
+    an_empty_file_is_not_a_missing_one,
+    a_directory_is_listed,
+    a_missing_file_is_named_with_its_nearest_relative,
+    binary_files_are_named_not_shown,
+    other_encodings_are_shown_and_named,
+    what_has_no_end_is_refused,
+    pictures_are_shown_when_a_provider_takes_them,
+    one_endless_line_is_cut,
+    links_are_followed,
+    relative_paths_follow_the_shell,
+    wrong_spellings_cost_no_turn,
+    an_unknown_tool_is_an_answer,
+]);
+
+async fn a_page_has_numbers_and_says_how_to_go_on(world: &World) {
+    let lines: String = (1..=2500).map(|number| format!("line {number}\n")).collect();
+    world.put("/home/user/long.txt", lines).await;
+    let text = world.ok("read_file", json!({ "path": "/home/user/long.txt" })).await;
+    assert!(text.starts_with("1\tline 1\n2\tline 2\n"), "{text}");
+    assert!(text.ends_with("2000\tline 2000\n[Showing lines 1–2000 of 2500. Continue with offset=2001.]"), "{text}");
+    let rest = world.call("read_file", json!({ "path": "/home/user/long.txt", "offset": 2001 })).await;
+    assert!(rest.text().ends_with("2500\tline 2500\n[Showing lines 2001–2500 of 2500.]"));
+    assert_eq!(rest.structured["total_lines"], 2500);
+    assert_eq!(rest.structured["truncated"], false);
+    let past = world.fails("read_file", json!({ "path": "/home/user/long.txt", "offset": 9000 }), ErrorCode::OffsetOutOfRange).await;
+    assert_eq!(past, "/home/user/long.txt has 2500 lines; offset 9000 is past the end.");
+    // A page that is too wide ends at a line.
+    let wide: String = (1..=100).map(|_| format!("{}\n", "x".repeat(1500))).collect();
+    world.put("/home/user/wide.txt", wide).await;
+    let page = world.call("read_file", json!({ "path": "/home/user/wide.txt" })).await;
+    assert!(page.text().chars().count() <= 50_000);
+    assert_eq!(page.structured["next_offset"], page.structured["end_line"].as_u64().expect("a line") + 1);
+}
+
+async fn the_end_of_a_file_can_be_asked_for(world: &World) {
+    world.put("/home/user/a.txt", "one\ntwo\nthree\nfour").await;
+    let text = world.ok("read_file", json!({ "path": "/home/user/a.txt", "offset": -2 })).await;
+    assert_eq!(text, "3\tthree\n4\tfour\n[Showing lines 3–4 of 4.]");
+    let text = world.ok("read_file", json!({ "path": "/home/user/a.txt", "offset": -99 })).await;
+    assert_eq!(text, "1\tone\n2\ttwo\n3\tthree\n4\tfour");
+    let text = world.ok("read_file", json!({ "path": "/home/user/a.txt", "offset": 2, "limit": 1 })).await;
+    assert_eq!(text, "2\ttwo\n[Showing lines 2–2 of 4. Continue with offset=3.]");
+}
+
+async fn an_empty_file_is_not_a_missing_one(world: &World) {
+    world.put("/home/user/empty", "").await;
+    let text = world.ok("read_file", json!({ "path": "/home/user/empty" })).await;
+    assert_eq!(text, "[/home/user/empty exists and is empty (0 bytes).]");
+}
+
+async fn a_directory_is_listed(world: &World) {
+    world.put("/home/user/d/b.txt", "").await;
+    world.put("/home/user/d/a/x", "").await;
+    let text = world.ok("read_file", json!({ "path": "/home/user/d" })).await;
+    assert_eq!(text, "/home/user/d is a directory with 2 entries.\na/\nb.txt");
+}
+
+async fn a_missing_file_is_named_with_its_nearest_relative(world: &World) {
+    world.put("/home/user/p/src/main.rs", "fn main() {}\n").await;
+    let text = world.fails("read_file", json!({ "path": "/home/user/p/src/mian.rs" }), ErrorCode::NotFound).await;
+    assert_eq!(text, "/home/user/p/src/mian.rs does not exist. Did you mean /home/user/p/src/main.rs?");
+    let text = world.fails("read_file", json!({ "path": "/home/user/p/main.rs" }), ErrorCode::NotFound).await;
+    assert_eq!(text, "/home/user/p/main.rs does not exist. Did you mean /home/user/p/src/main.rs?");
+    world.fails("read_file", json!({ "path": "/home/user/p/src/main.rs/x" }), ErrorCode::NotFound).await;
+}
+
+async fn binary_files_are_named_not_shown(world: &World) {
+    world.put("/home/user/x.txt", &b"\x7fELF\x02\x01\0\0\0\0\0"[..]).await;
+    let text = world.fails("read_file", json!({ "path": "/home/user/x.txt" }), ErrorCode::BinaryFile).await;
+    assert!(text.contains("is binary (ELF 64-bit, 11 bytes)"), "{text}");
+}
+
+async fn other_encodings_are_shown_and_named(world: &World) {
+    world.put("/home/user/l1.txt", &b"caf\xe9\r\nol\xe9\r\n"[..]).await;
+    let read = world.call("read_file", json!({ "path": "/home/user/l1.txt" })).await;
+    let shown = "1\tcafé\n2\tolé\n[Shown as windows-1252: 2 bytes are not UTF-8. edit_file preserves them byte for byte.]";
+    assert_eq!(read.text(), shown);
+    assert_eq!(read.structured["line_ending"], "crlf");
+    assert_eq!(read.structured["encoding"], "windows-1252");
+    world.put("/home/user/bom.txt", &b"\xef\xbb\xbfhi\n"[..]).await;
+    let read = world.call("read_file", json!({ "path": "/home/user/bom.txt" })).await;
+    assert_eq!(read.text(), "1\thi");
+    assert_eq!(read.structured["bom"], true);
+    world.put("/home/user/wide.txt", &b"\xff\xfeh\0i\0\n\0"[..]).await;
+    assert_eq!(world.ok("read_file", json!({ "path": "/home/user/wide.txt" })).await, "1\thi");
+}
+
+async fn what_has_no_end_is_refused(world: &World) {
+    let text = world.fails("read_file", json!({ "path": "/dev/zero" }), ErrorCode::NotAFile).await;
+    assert!(text.contains("is not a regular file"), "{text}");
+}
+
+pub(crate) fn png(width: u32, height: u32) -> Vec<u8> {
+    let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
+    bytes.extend(width.to_be_bytes());
+    bytes.extend(height.to_be_bytes());
+    bytes.extend(b"\x08\x06\0\0\0....\0\0\0\0IEND\xaeB`\x82");
+    bytes
+}
+
+async fn pictures_are_shown_when_a_provider_takes_them(world: &World) {
+    world.put("/home/user/a.png", png(40, 30)).await;
+    let read = world.call("read_file", json!({ "path": "/home/user/a.png" })).await;
+    assert_eq!(read.images().count(), 1);
+    assert_eq!((&read.structured["width"], &read.structured["height"]), (&json!(40), &json!(30)));
+    // By its bytes, not by its name.
+    world.put("/home/user/a.txt", png(9000, 10)).await;
+    let text = world.fails("read_file", json!({ "path": "/home/user/a.txt" }), ErrorCode::ImageUnusable).await;
+    assert!(text.contains("9000x10"), "{text}");
+    world.put("/home/user/cut.png", png(40, 30)[..26].to_vec()).await;
+    world.fails("read_file", json!({ "path": "/home/user/cut.png" }), ErrorCode::ImageUnusable).await;
+}
+
+async fn one_endless_line_is_cut(world: &World) {
+    world.put("/home/user/min.js", "x".repeat(5_000_000)).await;
+    let text = world.ok("read_file", json!({ "path": "/home/user/min.js" })).await;
+    assert!(text.ends_with("… [+4998000 chars on this line]"), "{}", &text[text.len() - 80..]);
+}
+
+async fn links_are_followed(world: &World) {
+    world.put("/home/user/real.txt", "here\n").await;
+    world.link("/home/user/link.txt", "real.txt").await;
+    assert_eq!(world.ok("read_file", json!({ "path": "/home/user/link.txt" })).await, "1\there");
+}
+
+async fn relative_paths_follow_the_shell(world: &World) {
+    world.put("/home/user/sub/f.txt", "inside\n").await;
+    world.put("/home/user/f.txt", "outside\n").await;
+    assert_eq!(world.ok("read_file", json!({ "path": "f.txt" })).await, "1\toutside");
+    world.ok("bash", json!({ "command": "cd sub" })).await;
+    assert_eq!(world.ok("read_file", json!({ "path": "f.txt" })).await, "1\tinside");
+    assert_eq!(world.ok("read_file", json!({ "path": "../f.txt" })).await, "1\toutside");
+    assert_eq!(world.ok("read_file", json!({ "path": "~/f.txt" })).await, "1\toutside");
+}
+
+async fn wrong_spellings_cost_no_turn(world: &World) {
+    world.put("/home/user/a.txt", "one\ntwo\n").await;
+    let input = json!({ "file_path": "/home/user/a.txt", "offset": "2", "limit": 1.0, "mood": "fine", "pages": null });
+    let read = world.call("read_file", input).await;
+    assert_eq!(read.text(), "2\ttwo\n[Showing lines 2–2 of 2.]");
+    assert_eq!(read.structured["ignored_inputs"], json!(["mood"]));
+    let text = world.fails("read_file", json!({ "pth": "/x" }), ErrorCode::InvalidInput).await;
+    assert!(text.contains("`path` is missing (given: pth)"), "{text}");
+}
+
+async fn an_unknown_tool_is_an_answer(world: &World) {
+    let text = world.fails("launch_rocket", json!({}), ErrorCode::UnknownTool).await;
+    assert_eq!(text, "[launch_rocket: unknown tool]");
+}
+
+mod on_a_sandbox {
+    use super::*;
+
+    crate::contract!(in [server, plain]: [a_huge_file_gives_its_first_page, lines_of_a_large_file_are_cut_out_inside]);
+}
+
+async fn a_huge_file_gives_its_first_page(world: &World) {
+    world.ok("bash", json!({ "command": "seq 1 3000 > huge; truncate -s 2G huge" })).await;
+    let read = world.call("read_file", json!({ "path": "huge" })).await;
+    let text = read.text();
+    assert!(!read.is_error && text.starts_with("1\t1\n2\t2\n"), "{text:.200}");
+    assert!(text.contains("[Showing lines 1–2000 of a file of 2147483648 bytes."), "{}", &text[text.len() - 200..]);
+}
+
+async fn lines_of_a_large_file_are_cut_out_inside(world: &World) {
+    world.ok("bash", json!({ "command": "seq -f 'number %.0f' 1 1000000 > large" })).await;
+    let text = world.ok("read_file", json!({ "path": "large", "offset": 999_999 })).await;
+    assert_eq!(text, "999999\tnumber 999999\n1000000\tnumber 1000000\n[Showing lines 999999–1000000 of 1000000.]");
+    let text = world.ok("read_file", json!({ "path": "large", "offset": -1 })).await;
+    assert_eq!(text, "1000000\tnumber 1000000\n[Showing lines 1000000–1000000 of 1000000.]");
+    world.fails("read_file", json!({ "path": "large", "offset": 1_000_001 }), ErrorCode::OffsetOutOfRange).await;
+}

@@ -1,0 +1,366 @@
+//! `bash`.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use sandbar_tools::{ErrorCode, Progress, Step, Watch};
+use serde_json::json;
+
+use crate::world::{World, eventually};
+
+/// What a command may take that does next to nothing, on a machine that has more to do.
+const SHORT: Duration = Duration::from_secs(2);
+
+crate::contract!(in [memory, server, plain]: [
+    output_and_exit_code_come_back,
+    failures_are_failures_and_answers_are_not,
+    directory_and_exported_variables_carry_over,
+    a_child_that_holds_the_pipe_holds_nobody_up,
+    the_ways_a_shell_can_end_are_told,
+    nothing_waits_for_input,
+    a_here_document_without_its_end_is_no_trap,
+    a_timeout_ends_everything_and_keeps_the_output,
+    a_timeout_reaches_those_who_left_the_group,
+    endless_output_is_ended,
+    a_long_command_is_run,
+    colours_go_and_progress_stays,
+    letters_survive_being_cut,
+    a_removed_directory_is_told,
+    a_directory_for_one_call,
+    restart_forgets,
+    too_long_an_output_is_cut_and_kept,
+    background_tasks_have_a_log_and_an_end,
+    a_background_task_that_fails_at_once_is_a_failure,
+    who_cancels_gets_an_answer_and_no_process,
+    who_waits_too_long_gets_a_task,
+    nonsense_is_explained,
+    any_text_is_only_text,
+    words_of_the_shell_itself_stay_out,
+]);
+
+async fn output_and_exit_code_come_back(world: &World) {
+    let run = world.call("bash", json!({ "command": "echo out; echo err >&2" })).await;
+    assert!(!run.is_error);
+    assert_eq!(run.structured["stdout"], "out\n");
+    assert_eq!(run.structured["stderr"], "err\n");
+    assert_eq!(run.structured["exit_code"], 0);
+    assert!(run.text().ends_with("\n[exit 0]"), "{}", run.text());
+    assert_eq!(world.ok("bash", json!({ "cmd": "true" })).await, "(no output)\n[exit 0]");
+    assert_eq!(world.ok("bash", json!({ "command": "printf 'no end'" })).await, "no end\n[exit 0]");
+    assert_eq!(world.ok("bash", json!({ "command": "pwd" })).await, "/home/user\n[exit 0]");
+}
+
+async fn failures_are_failures_and_answers_are_not(world: &World) {
+    if let Some(memory) = world.in_memory() {
+        memory.on("grep", [Step::Exit(1)]);
+    }
+    let failed = world.fails("bash", json!({ "command": "echo so; exit 3" }), ErrorCode::CommandFailed).await;
+    assert_eq!(failed, "so\n[exit 3]");
+    let answer = world.call("bash", json!({ "command": "echo a | grep b" })).await;
+    assert!(!answer.is_error, "{answer:?}");
+    assert_eq!(answer.text(), "(no output)\n[exit 1]");
+    let missing = world.fails("bash", json!({ "command": "no-such-program" }), ErrorCode::CommandFailed).await;
+    assert!(missing.contains("\n[no-such-program is not installed or not in PATH") && missing.ends_with("\n[exit 127]"), "{missing}");
+}
+
+async fn directory_and_exported_variables_carry_over(world: &World) {
+    world.ok("bash", json!({ "command": "mkdir -p deep/er && cd deep/er && export GREETING='hello  world' OTHER=1; LOCAL=2" })).await;
+    let run = world.call("bash", json!({ "command": "pwd; echo \"$GREETING\"; echo \"[$LOCAL]\"; unset OTHER" })).await;
+    assert_eq!(run.structured["stdout"], "/home/user/deep/er\nhello  world\n[]\n");
+    assert_eq!(run.structured["cwd"], "/home/user/deep/er");
+    assert_eq!(world.ok("bash", json!({ "command": "echo \"<$OTHER>\"" })).await, "<>\n[exit 0]");
+    // Also from a command that ends in the middle.
+    world.fails("bash", json!({ "command": "cd ..; export LAST=yes; exit 4" }), ErrorCode::CommandFailed).await;
+    assert_eq!(world.ok("bash", json!({ "command": "pwd; echo $LAST" })).await, "/home/user/deep\nyes\n[exit 0]");
+}
+
+async fn a_child_that_holds_the_pipe_holds_nobody_up(world: &World) {
+    for command in ["sleep 1000 & echo started", "(sleep 1000; echo late) & echo started", "setsid sleep 1000 & echo started"] {
+        let begun = Instant::now();
+        let run = world.call("bash", json!({ "command": command })).await;
+        assert!(begun.elapsed() < SHORT, "{command} took {:?}", begun.elapsed());
+        assert!(run.text().starts_with("started\n") && run.text().ends_with("\n[exit 0]"), "{}", run.text());
+        if !command.starts_with("setsid") {
+            assert!(run.text().contains("[Still running in the background: pid "), "{}", run.text());
+        }
+    }
+}
+
+async fn the_ways_a_shell_can_end_are_told(world: &World) {
+    for (command, code) in [("exit 7", 7), ("kill -9 $$", 137), ("false", 1), ("true && false || exit 5", 5)] {
+        let run = world.call("bash", json!({ "command": command })).await;
+        assert_eq!(run.structured["exit_code"], code, "{command}: {run:?}");
+        assert!(run.text().ends_with(&format!("[exit {code}]")), "{}", run.text());
+    }
+    let killed = world.call("bash", json!({ "command": "kill -9 $$" })).await;
+    assert!(killed.text().contains("[killed by SIGKILL, often out of memory]"), "{}", killed.text());
+    let quote = world.call("bash", json!({ "command": "echo 'unfinished" })).await;
+    assert_eq!(quote.structured["exit_code"], 2);
+    assert!(quote.text().contains("line 1: unexpected EOF while looking for matching `''"), "{}", quote.text());
+}
+
+async fn nothing_waits_for_input(world: &World) {
+    let begun = Instant::now();
+    let run = world.call("bash", json!({ "command": "read answer; echo \"got <$answer>\"; cat; cat /dev/tty" })).await;
+    assert!(begun.elapsed() < SHORT);
+    assert_eq!(run.structured["stdout"], "got <>\n");
+    assert_eq!(run.structured["stderr"], "cat: /dev/tty: No such device or address\n");
+}
+
+async fn a_here_document_without_its_end_is_no_trap(world: &World) {
+    let run = world.call("bash", json!({ "command": "cat > a.txt <<'EOF'\nhello $HOME" })).await;
+    assert_eq!(run.structured["exit_code"], 0);
+    assert_eq!(world.get("/home/user/a.txt").await, "hello $HOME\n");
+    assert_eq!(world.ok("bash", json!({ "command": "echo alive" })).await, "alive\n[exit 0]");
+}
+
+async fn a_timeout_ends_everything_and_keeps_the_output(world: &World) {
+    let begun = Instant::now();
+    let run = world.call("bash", json!({ "command": "echo first; sleep 4321 & sleep 4321", "timeout": 1 })).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(run.code, Some(ErrorCode::Timeout));
+    assert_eq!(run.structured["timed_out"], true);
+    assert_eq!(run.structured["stdout"], "first\n");
+    let text = run.text();
+    assert!(text.starts_with("first\n[Timed out after 1 s and was killed with its "), "{text}");
+    assert!(text.lines().last().is_some_and(|line| line.starts_with("[exit ")), "{text}");
+    assert_eq!(world.processes("sleep 4321").await, 0);
+    // The next command is not disturbed.
+    assert_eq!(world.ok("bash", json!({ "command": "echo again" })).await, "again\n[exit 0]");
+}
+
+async fn a_timeout_reaches_those_who_left_the_group(world: &World) {
+    let command = "setsid sleep 4322 & sleep 4322";
+    world.fails("bash", json!({ "command": command, "timeout": 1 }), ErrorCode::Timeout).await;
+    assert_eq!(world.processes("sleep 4322").await, 0);
+}
+
+async fn endless_output_is_ended(world: &World) {
+    let run = world.call("bash", json!({ "command": "yes | head -c 1G", "timeout": 300 })).await;
+    assert_eq!(run.code, Some(ErrorCode::OutputLimit), "{}", run.text());
+    let text = run.text();
+    assert!(text.chars().count() <= 50_000);
+    assert!(text.starts_with("y\ny\n") && text.contains("output truncated at 50000 chars"), "{}", &text[text.len() - 600..]);
+    assert!(run.structured["output_bytes"].as_u64().is_some_and(|bytes| bytes > 256 << 20));
+    assert_eq!(world.processes("yes").await, 0);
+}
+
+async fn a_long_command_is_run(world: &World) {
+    let long = "ü".repeat(100_000);
+    let run = world.call("bash", json!({ "command": format!("printf %s '{long}' > long.txt; echo done") })).await;
+    assert_eq!(run.text(), "done\n[exit 0]");
+    assert_eq!(world.get("/home/user/long.txt").await, long);
+}
+
+async fn colours_go_and_progress_stays(world: &World) {
+    let command = r"printf '\033[1;31mred\033[0m 10%%\r 50%%\r100%%\n'";
+    let run = world.call("bash", json!({ "command": command })).await;
+    assert_eq!(run.text(), "red 10%\r 50%\r100%\n[exit 0]");
+}
+
+async fn letters_survive_being_cut(world: &World) {
+    let text = "→é😀".repeat(20_000);
+    world.put("/home/user/t.txt", text.clone()).await;
+    let run = world.call("bash", json!({ "command": "cat t.txt > copy.txt; head -c 4000 t.txt" })).await;
+    assert!(!run.structured["stdout"].as_str().expect("text").contains('\u{fffd}'));
+    assert_eq!(world.get("/home/user/copy.txt").await, text);
+    let strange = world.call("bash", json!({ "command": r"printf 'a\377b'" })).await;
+    assert_eq!(strange.text(), "a\\xffb\n[exit 0]");
+}
+
+async fn a_removed_directory_is_told(world: &World) {
+    world.ok("bash", json!({ "command": "mkdir gone && cd gone" })).await;
+    world.ok("bash", json!({ "command": "rm -r /home/user/gone", "workdir": "/tmp" })).await;
+    let text = world.ok("bash", json!({ "command": "pwd" })).await;
+    assert!(text.starts_with("/home/user\n[Working directory /home/user/gone no longer exists"), "{text}");
+    assert_eq!(world.ok("bash", json!({ "command": "pwd" })).await, "/home/user\n[exit 0]");
+}
+
+async fn a_directory_for_one_call(world: &World) {
+    assert_eq!(world.ok("bash", json!({ "command": "pwd", "workdir": "/tmp" })).await, "/tmp\n[exit 0]");
+    assert_eq!(world.ok("bash", json!({ "command": "pwd" })).await, "/home/user\n[exit 0]");
+    let text = world.fails("bash", json!({ "command": "echo ran", "workdir": "/no/where" }), ErrorCode::NotFound).await;
+    assert!(text.contains("/no/where does not exist") && !text.contains("ran\n"), "{text}");
+}
+
+async fn restart_forgets(world: &World) {
+    world.ok("bash", json!({ "command": "cd /tmp; export A=1" })).await;
+    world.ok("bash", json!({ "restart": true })).await;
+    assert_eq!(world.ok("bash", json!({ "command": "pwd; echo \"<$A>\"" })).await, "/home/user\n<>\n[exit 0]");
+}
+
+async fn too_long_an_output_is_cut_and_kept(world: &World) {
+    let run = world.call("bash", json!({ "command": "seq 1 30000; echo 'error: in the end' >&2" })).await;
+    let text = run.text();
+    assert!(text.chars().count() <= 50_000, "{}", text.chars().count());
+    assert!(text.starts_with("1\n2\n3\n") && text.contains("\n30000\n"));
+    assert!(text.contains("do not re-run it") && text.ends_with("[exit 0]"));
+    assert_eq!(text.matches("output truncated at 50000 chars").count(), 2);
+    let path = run.structured["output_path"].as_str().expect("a file");
+    let whole = world.ok("read_file", json!({ "path": path, "offset": 15_000, "limit": 1 })).await;
+    assert!(whole.starts_with("15000\t15000"), "{whole}");
+    // What was kept is not found by searching for something else.
+    let found = world.ok("glob", json!({ "pattern": "**/*.log", "path": "/tmp" })).await;
+    assert!(found.starts_with("[glob: no files matched]"), "{found}");
+}
+
+async fn background_tasks_have_a_log_and_an_end(world: &World) {
+    world.ok("bash", json!({ "command": "export WORD=serving; mkdir app; cd app" })).await;
+    let command = "pwd; echo $WORD; sleep 2; echo more; exit 4 &";
+    let started = world.call("bash", json!({ "command": command, "run_in_background": true })).await;
+    assert!(started.text().starts_with("Started background task b1 (pid "), "{}", started.text());
+    let task = &started.structured["background"];
+    assert_eq!(task["running"], true);
+    let log = task["output_path"].as_str().expect("a log").to_owned();
+    let said = world.ok("read_file", json!({ "path": log, "offset": -50 })).await;
+    assert!(said.starts_with("1\t/home/user/app\n2\tserving"), "{said}");
+    eventually("the task ends and the next command says so", async || {
+        let text = world.ok("bash", json!({ "command": "true" })).await;
+        text.contains("[Background task b1 has ended with exit code 4. Output: ")
+    })
+    .await;
+    assert!(world.ok("read_file", json!({ "path": log })).await.contains("3\tmore"));
+    // It is told once.
+    assert_eq!(world.ok("bash", json!({ "command": "true" })).await, "(no output)\n[exit 0]");
+}
+
+async fn a_background_task_that_fails_at_once_is_a_failure(world: &World) {
+    let input = json!({ "command": "echo no config; exit 2", "run_in_background": true });
+    let text = world.fails("bash", input, ErrorCode::CommandFailed).await;
+    assert!(text.starts_with("no config\n[Background task b1 ended at once.") && text.ends_with("\n[exit 2]"), "{text}");
+    assert_eq!(world.ok("bash", json!({ "command": "true" })).await, "(no output)\n[exit 0]");
+}
+
+async fn who_cancels_gets_an_answer_and_no_process(world: &World) {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&lines);
+    let watch = Watch {
+        progress: Some(Arc::new(move |progress: Progress| told.lock().expect("unpoisoned").push(progress.last_line))),
+        ..Watch::default()
+    };
+    let cancel = watch.cancel.clone();
+    let call = world.call_watched("bash", json!({ "command": "echo begun; sleep 4323 & sleep 4323" }), watch);
+    let stop = async {
+        eventually("progress is told", async || lines.lock().expect("unpoisoned").contains(&"begun".to_owned())).await;
+        cancel.cancel();
+    };
+    let (run, ()) = tokio::join!(call, stop);
+    assert_eq!(run.code, Some(ErrorCode::Cancelled));
+    assert!(run.text().starts_with("begun\n[Stopped by the user"), "{}", run.text());
+    assert_eq!(world.processes("sleep 4323").await, 0);
+    // One that was cancelled before it began is not begun.
+    let watch = Watch::default();
+    watch.cancel.cancel();
+    let run = world.call_watched("bash", json!({ "command": "touch begun.txt" }), watch).await;
+    assert_eq!(run.text(), "Not executed: cancelled.");
+}
+
+async fn who_waits_too_long_gets_a_task(world: &World) {
+    let watch = Watch { detach_after: Some(Duration::from_secs(1)), ..Watch::default() };
+    let run = world.call_watched("bash", json!({ "command": "echo one; sleep 3; echo two; exit 6" }), watch).await;
+    assert!(!run.is_error, "{run:?}");
+    assert!(run.text().starts_with("one\n[Still running after 1 s, so it goes on as background task b1."), "{}", run.text());
+    let log = run.structured["background"]["output_path"].as_str().expect("a log").to_owned();
+    eventually("the rest is in the log", async || world.get(&log).await == "one\ntwo\n").await;
+}
+
+async fn nonsense_is_explained(world: &World) {
+    let text = world.fails("bash", json!({ "command": "ls", "timeout": 120_000 }), ErrorCode::InvalidInput).await;
+    assert!(text.contains("it is in seconds and 3600 seconds are the most. For 120000 milliseconds send 120"), "{text}");
+    let text = world.fails("bash", json!({ "command": "[{\"cmd\": \"ls\"}]" }), ErrorCode::InvalidInput).await;
+    assert!(text.contains("JSON"), "{text}");
+    world.fails("bash", json!({ "command": "a\0b" }), ErrorCode::InvalidInput).await;
+    world.fails("bash", json!({}), ErrorCode::InvalidInput).await;
+}
+
+async fn any_text_is_only_text(world: &World) {
+    for text in ["$(touch broken)", "`touch broken`", "'; touch broken; '", "\\", "*", "~", "-n", "%s\\n", "a\nb", "\"$HOME\"", "ä→😀"] {
+        let quoted = format!("'{}'", text.replace('\'', "'\\''"));
+        let run = world.call("bash", json!({ "command": format!("printf %s {quoted}") })).await;
+        assert_eq!(run.structured["stdout"], text);
+        let run = world.call("bash", json!({ "command": "pwd", "workdir": text })).await;
+        assert!(run.is_error || text == "~", "{text}: {run:?}");
+    }
+    assert!(world.ok("glob", json!({ "pattern": "broken" })).await.starts_with("[glob: no files matched]"));
+}
+
+async fn words_of_the_shell_itself_stay_out(world: &World) {
+    // Output that looks like ours is the command's.
+    let run = world.call("bash", json!({ "command": r"printf '\036abc=0\n'; echo x" })).await;
+    assert_eq!(run.structured["stdout"], "\u{1e}abc=0\nx\n");
+}
+
+mod on_a_sandbox {
+    use super::*;
+
+    crate::contract!(in [server, plain]: [
+        options_of_a_command_do_not_reach_ours,
+        programs_know_that_nobody_is_there,
+        a_command_of_two_megabytes_is_run,
+        a_log_in_the_background_has_an_end,
+        what_was_started_with_sudo_is_ended_too,
+        a_program_that_asks_is_told_apart_from_one_that_works,
+        the_session_can_be_closed,
+    ]);
+}
+
+async fn options_of_a_command_do_not_reach_ours(world: &World) {
+    let run = world.call("bash", json!({ "command": "set -x; set -euo noclobber; cd /usr; export A=1" })).await;
+    assert_eq!(run.structured["stderr"], "++ set -euo noclobber\n++ cd /usr\n++ export A=1\n++ A=1\n");
+    assert_eq!(world.ok("bash", json!({ "command": "pwd; echo $A" })).await, "/usr\n1\n[exit 0]");
+    let run = world.call("bash", json!({ "command": "set -e; cd /; false; echo no" })).await;
+    assert_eq!(run.structured["exit_code"], 1);
+    assert_eq!(world.ok("bash", json!({ "command": "pwd" })).await, "/\n[exit 0]");
+    world.call("bash", json!({ "command": "cd /tmp; exec sh -c 'exit 3'" })).await;
+    assert_eq!(world.ok("bash", json!({ "command": "trap 'echo bye' EXIT; cd /usr/lib" })).await, "bye\n[exit 0]");
+    assert_eq!(world.ok("bash", json!({ "command": "pwd; echo \"$# $*\"" })).await, "/usr/lib\n0 \n[exit 0]");
+    let run = world.call("bash", json!({ "command": "export MANY=$'two\\nlines' PATH=$PATH:/opt/x" })).await;
+    assert!(!run.is_error);
+    let run = world.call("bash", json!({ "command": "echo \"$MANY\"; echo $PATH" })).await;
+    let said = run.structured["stdout"].as_str().expect("text");
+    assert!(said.starts_with("two\nlines\n") && said.ends_with(":/opt/x\n"), "{said}");
+}
+
+async fn programs_know_that_nobody_is_there(world: &World) {
+    let run = world.call("bash", json!({ "command": "echo $TERM $PAGER $GIT_TERMINAL_PROMPT $DEBIAN_FRONTEND; test -t 0 || echo no tty" })).await;
+    assert_eq!(run.structured["stdout"], "dumb cat 0 noninteractive\nno tty\n");
+}
+
+async fn a_command_of_two_megabytes_is_run(world: &World) {
+    let command = format!("wc -c <<'EOF'\n{}\nEOF\necho end", "x".repeat(2_000_000));
+    assert_eq!(world.ok("bash", json!({ "command": command })).await, "2000001\nend\n[exit 0]");
+}
+
+async fn a_log_in_the_background_has_an_end(world: &World) {
+    let input = json!({ "command": "yes | head -c 70M; echo after; sleep 1000", "run_in_background": true });
+    let started = world.call("bash", input).await;
+    let log = started.structured["background"]["output_path"].as_str().expect("a log").to_owned();
+    eventually("the log is full", async || {
+        let entry = world.sandbox().files().stat(&log).await.expect("the log is there");
+        assert!(entry.size <= 64 << 20);
+        entry.size == 64 << 20
+    })
+    .await;
+    // The command is not held up by it.
+    eventually("the command goes on", async || world.processes("sleep 1000").await > 0).await;
+}
+
+async fn what_was_started_with_sudo_is_ended_too(world: &World) {
+    world.fails("bash", json!({ "command": "sudo sleep 4324", "timeout": 1 }), ErrorCode::Timeout).await;
+    assert_eq!(world.processes("sleep 4324").await, 0);
+}
+
+async fn a_program_that_asks_is_told_apart_from_one_that_works(world: &World) {
+    let ask = "printf 'Ok to proceed? (y) '; sleep 1000";
+    let text = world.fails("bash", json!({ "command": ask, "timeout": 1 }), ErrorCode::Timeout).await;
+    assert!(text.contains("[It appears to be waiting for input; use a non-interactive flag.]"), "{text}");
+    let text = world.fails("bash", json!({ "command": "echo building; sleep 1000", "timeout": 1 }), ErrorCode::Timeout).await;
+    assert!(!text.contains("waiting for input"), "{text}");
+}
+
+async fn the_session_can_be_closed(world: &World) {
+    world.ok("bash", json!({ "command": "sleep 4325", "run_in_background": true })).await;
+    assert!(world.processes("sleep 4325").await > 0);
+    world.tools().close().await;
+    assert_eq!(world.processes("sleep 4325").await, 0);
+}
