@@ -214,7 +214,10 @@ fn word(text: &str) -> Result<(Word, &str), Syntax> {
                 }
                 rest = after;
             }
-            '~' if !in_double && pieces.is_empty() && (after.is_empty() || after.starts_with(['/', ' ', '\n', ';'])) => {
+            '~' if !in_double
+                && pieces.is_empty()
+                && (after.is_empty() || after.starts_with(['/', ' ', '\n', ';'])) =>
+            {
                 pieces.push(Piece::Variable("HOME".into()));
                 rest = after;
             }

@@ -20,7 +20,12 @@ exec 8>&1 >/dev/null 2>&1
     mv "$d/code" "$d/exit"
 } | {
     exec 8>&-
-    head -c 67108864 >"$d.log"
+    # 64 MiB, in blocks of 512 bytes. `head -c` would keep the last lines to itself for too long.
+    (
+        ulimit -c 0
+        ulimit -f 131072
+        exec cat >"$d.log"
+    )
     # What is too much is read all the same: a full pipe would stop the command.
     cat >/dev/null
 }

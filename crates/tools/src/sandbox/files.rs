@@ -38,8 +38,7 @@ esac | head -c 4194304
 "#;
 
 /// Gives a new file mode and owner of the old one and puts it in its place. $1 new, $2 old
-const TAKE_OVER: &str =
-    r#"chmod --reference="$2" -- "$1" && chown --reference="$2" -- "$1" && mv -f -- "$1" "$2""#;
+const TAKE_OVER: &str = r#"chmod --reference="$2" -- "$1" && chown --reference="$2" -- "$1" && mv -f -- "$1" "$2""#;
 
 /// Finds files by name where people keep them. $1 directory, $2 name
 const NAMED: &str = r#"
@@ -160,7 +159,8 @@ impl Files for SandboxMachine {
 
     async fn window(&self, path: &str, window: Window) -> Result<Windowed, PortError> {
         let Window { first, count, count_all } = window;
-        let arguments = ["-c", WINDOW, "sh", path, &first.to_string(), &count.to_string(), if count_all { "1" } else { "0" }];
+        let arguments =
+            ["-c", WINDOW, "sh", path, &first.to_string(), &count.to_string(), if count_all { "1" } else { "0" }];
         let command = Command::exec("/bin/sh", arguments).timeout(LOOK).output_limit(2 * WINDOW_BYTES);
         let output = self.run(command).await?;
         let end = memchr::memchr(b'\n', &output.stdout).unwrap_or(output.stdout.len());
@@ -174,16 +174,16 @@ impl Files for SandboxMachine {
 
     async fn list(&self, path: &str) -> Result<Vec<Listed>, PortError> {
         let entries = awake!(self, |sandbox| sandbox.files().list(path)).map_err(file_error)?;
-        Ok(entries
-            .into_iter()
-            .map(|entry| Listed { is_directory: entry.is_directory(), name: entry.name })
-            .collect())
+        Ok(entries.into_iter().map(|entry| Listed { is_directory: entry.is_directory(), name: entry.name }).collect())
     }
 
     async fn named(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError> {
-        let escaped: String =
-            name.chars().flat_map(|letter| "*?[\\".contains(letter).then_some('\\').into_iter().chain([letter])).collect();
-        let command = Command::exec("/bin/sh", ["-c", NAMED, "sh", directory, &escaped]).timeout(Duration::from_secs(5));
+        let escaped: String = name
+            .chars()
+            .flat_map(|letter| "*?[\\".contains(letter).then_some('\\').into_iter().chain([letter]))
+            .collect();
+        let command =
+            Command::exec("/bin/sh", ["-c", NAMED, "sh", directory, &escaped]).timeout(Duration::from_secs(5));
         let output = self.run(command).await?;
         let found = output.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty());
         Ok(found.filter_map(|path| String::from_utf8(path.to_vec()).ok()).take(5).collect())

@@ -1,5 +1,8 @@
 # Ends a command and all it started: its group, and whoever made a group of their own but still carries the call's mark in
-# the environment. POSIX sh, as root. Prints how many there were.
+# the environment. POSIX sh. Prints how many there were.
+#
+# It is run twice at the same time: by root, who may kill what sudo started, and by the user, whose environments root
+# cannot read where the capability for that is missing.
 #
 # $1 group or ''  $2 call  $3 how many tenths of a second to wait between TERM and KILL
 g=$1 c=$2 t=$3

@@ -125,7 +125,10 @@ impl SandboxMachine {
 
 impl fmt::Debug for SandboxMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SandboxMachine").field("sandbox", &self.sandbox()).field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("SandboxMachine")
+            .field("sandbox", &self.sandbox())
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 

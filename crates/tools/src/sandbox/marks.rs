@@ -109,9 +109,9 @@ impl Marks {
             }),
             b'+' => fields(2).map(|(texts, length)| (Said::Event(started(&texts)), length)),
             // One more byte closes it, so that it is all there.
-            b'=' => fields(4).filter(|(_, length)| body.len() > *length).map(|(texts, length)| {
-                (Said::Last(Some(self.end(&texts))), length + 1)
-            }),
+            b'=' => fields(4)
+                .filter(|(_, length)| body.len() > *length)
+                .map(|(texts, length)| (Said::Last(Some(self.end(&texts))), length + 1)),
             _ => return Word::Output(1),
         };
         match read {
@@ -129,12 +129,12 @@ impl Marks {
             let pair = |line: &str| line.split_once(' ').map(|(a, b)| (a.to_owned(), b.trim().to_owned()));
             text.lines().filter_map(pair).collect()
         };
-        let survivors = pairs(&texts[2]).into_iter().filter_map(|(pid, command)| {
-            Some(Survivor { pid: pid.parse().ok()?, command: shown(&command) })
-        });
-        let finished = pairs(&texts[3]).into_iter().filter_map(|(task, code)| {
-            Some(Finished { exit_code: code.parse().ok()?, log: self.log(&task), task })
-        });
+        let survivors = pairs(&texts[2])
+            .into_iter()
+            .filter_map(|(pid, command)| Some(Survivor { pid: pid.parse().ok()?, command: shown(&command) }));
+        let finished = pairs(&texts[3])
+            .into_iter()
+            .filter_map(|(task, code)| Some(Finished { exit_code: code.parse().ok()?, log: self.log(&task), task }));
         ShellEnd {
             exit_code: texts[0].parse().unwrap_or(-1),
             directory: Some(texts[1].clone()).filter(|path| !path.is_empty()),

@@ -38,7 +38,8 @@ impl Memory for SandboxMachine {
     async fn places(&self) -> Result<Places, PortError> {
         let (current, home) = tokio::join!(self.recall("cwd"), self.home());
         let home = home?.path;
-        let current = current?.and_then(|path| String::from_utf8(path.to_vec()).ok()).filter(|path| path.starts_with('/'));
+        let current =
+            current?.and_then(|path| String::from_utf8(path.to_vec()).ok()).filter(|path| path.starts_with('/'));
         Ok(Places { current: current.unwrap_or_else(|| self.root.clone()), home })
     }
 

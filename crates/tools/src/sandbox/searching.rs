@@ -17,8 +17,8 @@ use super::machine::{SHARED, SandboxMachine, awake, command_error, file_error};
 use crate::paths;
 use crate::port::{PortError, Searches};
 use crate::search::{
-    Counted, CountedFile, Find, Found, FoundFile, IGNORE_FILES, IgnoreFile, MatchedFile, Matcher, Row, Search, Selector, Skipped,
-    Tree, common_name_parts,
+    Counted, CountedFile, Find, Found, FoundFile, IGNORE_FILES, IgnoreFile, MatchedFile, Matcher, Row, Search,
+    Selector, Skipped, Tree, common_name_parts,
 };
 
 /// A type of file that only we know, to narrow what ripgrep looks at. Its `--glob` would override ignore rules.
@@ -32,7 +32,8 @@ const LOOK: Duration = Duration::from_secs(30);
 const WITHOUT_RIPGREP: &str = "Searched with grep -P and find, since ripgrep is not installed in this sandbox";
 
 /// Times and binaries among files. Arguments: paths
-const LOOK_AT: &str = r#"stat -L --printf='%.9Y %n\000' -- "$@"; printf '\000\000'; rg -l -0 -a --no-config -e '\x00' -- "$@""#;
+const LOOK_AT: &str =
+    r#"stat -L --printf='%.9Y %n\000' -- "$@"; printf '\000\000'; rg -l -0 -a --no-config -e '\x00' -- "$@""#;
 /// Times of files.
 const TIMES: &str = r#"stat -L --printf='%.9Y %n\000' -- "$@"; printf '\000\000'"#;
 /// All files below the current directory: kind, time, path. $1… paths that are left out
@@ -85,7 +86,12 @@ impl SandboxMachine {
     }
 
     /// Runs ripgrep; [`None`] when the sandbox has none.
-    async fn ripgrep(&self, directory: &str, arguments: Vec<String>, limit: Duration) -> Result<Option<Partial>, PortError> {
+    async fn ripgrep(
+        &self,
+        directory: &str,
+        arguments: Vec<String>,
+        limit: Duration,
+    ) -> Result<Option<Partial>, PortError> {
         if self.has_ripgrep.get() == Some(&false) {
             return Ok(None);
         }
@@ -122,7 +128,11 @@ impl SandboxMachine {
     }
 
     /// Times of change, and which are binary.
-    async fn look_at(&self, script: &str, paths: &[String]) -> Result<(HashMap<String, i128>, HashSet<String>), PortError> {
+    async fn look_at(
+        &self,
+        script: &str,
+        paths: &[String],
+    ) -> Result<(HashMap<String, i128>, HashSet<String>), PortError> {
         let (mut times, mut binaries) = (HashMap::new(), HashSet::new());
         for output in self.over(script, paths).await? {
             let text = String::from_utf8_lossy(&output);
@@ -157,7 +167,13 @@ fn place(search: &Search) -> (String, String) {
 /// The rules of walking, which are ours and not ripgrep's defaults.
 fn walking(root: &str, include_ignored: bool) -> Vec<String> {
     let fixed = [
-        "--no-config", "--color=never", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-parent", "--no-ignore-global",
+        "--no-config",
+        "--color=never",
+        "--no-messages",
+        "--hidden",
+        "--no-require-git",
+        "--no-ignore-parent",
+        "--no-ignore-global",
         "--no-ignore-exclude",
     ];
     let mut arguments: Vec<String> = fixed.map(str::to_owned).into();
@@ -174,7 +190,8 @@ fn walking(root: &str, include_ignored: bool) -> Vec<String> {
 }
 
 fn narrowed(parts: &[&str]) -> Vec<String> {
-    let mut arguments: Vec<String> = parts.iter().flat_map(|part| ["--type-add".to_owned(), format!("{OWN_TYPE}:{part}")]).collect();
+    let mut arguments: Vec<String> =
+        parts.iter().flat_map(|part| ["--type-add".to_owned(), format!("{OWN_TYPE}:{part}")]).collect();
     arguments.extend(["-t".into(), OWN_TYPE.into()]);
     arguments
 }
@@ -240,7 +257,8 @@ impl Searches for SandboxMachine {
     }
 
     async fn lines(&self, search: &Search, files: &[String]) -> Result<Vec<MatchedFile>, PortError> {
-        let mut arguments: Vec<String> = ["--no-config", "--json", "--no-messages", "--no-ignore", "--hidden"].map(str::to_owned).into();
+        let mut arguments: Vec<String> =
+            ["--no-config", "--json", "--no-messages", "--no-ignore", "--hidden"].map(str::to_owned).into();
         for (flag, lines) in [("-B", search.before), ("-A", search.after)] {
             if lines > 0 {
                 arguments.extend([flag.into(), lines.to_string()]);
@@ -279,16 +297,16 @@ impl Searches for SandboxMachine {
         let mut found = Found { timed_out: partial.code.is_none(), ..Found::default() };
         let has_rules = plain.iter().any(|path| IGNORE_FILES.contains(&paths::name(path)));
         let mut ignored: Vec<String> = Vec::new();
-        if has_rules
-            && let Some(all) = self.ripgrep(&find.root, list(true), find.limit).await?
-        {
+        if has_rules && let Some(all) = self.ripgrep(&find.root, list(true), find.limit).await? {
             found.timed_out |= all.code.is_none();
             let known: HashSet<&String> = plain.iter().collect();
             ignored = names(&all.stdout).into_iter().filter(|path| !known.contains(path)).collect();
         }
         let selector = Selector::plain(&find.root, SHARED);
         let mut matched: Vec<(String, bool)> = Vec::new();
-        for (path, is_ignored) in plain.into_iter().map(|path| (path, false)).chain(ignored.into_iter().map(|path| (path, true))) {
+        for (path, is_ignored) in
+            plain.into_iter().map(|path| (path, false)).chain(ignored.into_iter().map(|path| (path, true)))
+        {
             if !selector.takes(&path) {
                 continue;
             }
@@ -301,9 +319,9 @@ impl Searches for SandboxMachine {
         let all: Vec<String> = matched.iter().map(|(path, _)| path.clone()).collect();
         let (times, _) = if all.is_empty() { Default::default() } else { self.look_at(TIMES, &all).await? };
         // A link that leads nowhere has no time, and is no file.
-        let files = matched.into_iter().filter_map(|(path, ignored)| {
-            Some(FoundFile { modified: times.get(&path).copied()?, path, ignored })
-        });
+        let files = matched
+            .into_iter()
+            .filter_map(|(path, ignored)| Some(FoundFile { modified: times.get(&path).copied()?, path, ignored }));
         found.files = files.collect();
         Ok(found)
     }
@@ -319,7 +337,10 @@ impl SandboxMachine {
             let Some(partial) = self.ripgrep(&search.root, arguments, search.limit).await? else { return Ok(0) };
             seen.extend(names(&partial.stdout).into_iter().filter(|path| selector.takes(path)));
             // Without rules nothing is ignored.
-            if !include_ignored && !seen.iter().any(|path| IGNORE_FILES.contains(&paths::name(path))) && !self.has_rules(&partial.stdout) {
+            if !include_ignored
+                && !seen.iter().any(|path| IGNORE_FILES.contains(&paths::name(path)))
+                && !self.has_rules(&partial.stdout)
+            {
                 return Ok(0);
             }
         }
@@ -332,7 +353,12 @@ impl SandboxMachine {
     }
 
     /// Everything below a directory, without ripgrep: path, time, whether it is ignored.
-    async fn walk(&self, root: &str, script: &str, limit: Duration) -> Result<(Vec<(String, i128, bool)>, bool), PortError> {
+    async fn walk(
+        &self,
+        root: &str,
+        script: &str,
+        limit: Duration,
+    ) -> Result<(Vec<(String, i128, bool)>, bool), PortError> {
         let own = paths::below(root, SHARED).map_or(String::new(), |own| format!("./{own}"));
         let command = Command::exec("/bin/sh", ["-c", script, "sh", &own]).cwd(root);
         let partial = self.bounded(command, limit).await.map_err(command_error)?;
@@ -374,7 +400,9 @@ impl SandboxMachine {
 
     async fn count_plainly(&self, search: &Search) -> Result<Counted, PortError> {
         if search.multiline {
-            return Err(PortError::Other("multiline needs ripgrep, which is not installed in this sandbox. Install it with bash.".into()));
+            return Err(PortError::Other(
+                "multiline needs ripgrep, which is not installed in this sandbox. Install it with bash.".into(),
+            ));
         }
         let begun = Instant::now();
         let mut counted = Counted { note: Some(WITHOUT_RIPGREP.into()), ..Counted::default() };
@@ -427,7 +455,13 @@ impl SandboxMachine {
     }
 
     /// Runs grep over files whose names are sent as a file: there may be many.
-    async fn grep(&self, search: &Search, flags: &[&str], files: &[String], limit: Duration) -> Result<Partial, PortError> {
+    async fn grep(
+        &self,
+        search: &Search,
+        flags: &[&str],
+        files: &[String],
+        limit: Duration,
+    ) -> Result<Partial, PortError> {
         let list = format!("{}/out/list-{:016x}", self.state, rand::random::<u64>());
         let names: Bytes = files.iter().flat_map(|path| path.bytes().chain([0])).collect();
         let written = awake!(self, |sandbox| sandbox.files().write(&list, names.clone()));
@@ -542,11 +576,13 @@ fn rows(output: &[u8]) -> Vec<MatchedFile> {
             _ => continue,
         };
         let data = &event["data"];
-        let (Some(path), Some(text), Some(first)) = (text_of(&data["path"]), text_of(&data["lines"]), data["line_number"].as_u64())
+        let (Some(path), Some(text), Some(first)) =
+            (text_of(&data["path"]), text_of(&data["lines"]), data["line_number"].as_u64())
         else {
             continue;
         };
-        let place = |name: &str| data["submatches"][0][name].as_u64().and_then(|at| usize::try_from(at).ok()).unwrap_or(0);
+        let place =
+            |name: &str| data["submatches"][0][name].as_u64().and_then(|at| usize::try_from(at).ok()).unwrap_or(0);
         let (mut start, mut end) = (place("start"), place("end"));
         let file = match all.iter_mut().position(|file| file.path == path) {
             Some(at) => &mut all[at],

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use sdk::{Chunk, Command, Running, Sandbox};
+use sdk::{Chunk, Command, Output, Running, Sandbox};
 
 use super::machine::{Followers, SandboxMachine, awake, command_error, file_error};
 use super::marks::{Marks, Said};
@@ -53,7 +53,11 @@ done
 printf %s "$2" >"$s/bg/b$n/pid"
 : >"$s/bg/b$n.log"
 echo "b$n"
-head -c 67108864 >"$s/bg/b$n.log"
+(
+    ulimit -c 0
+    ulimit -f 131072
+    exec cat >"$s/bg/b$n.log"
+)
 cat >/dev/null
 "#;
 
@@ -74,9 +78,12 @@ impl Shells for SandboxMachine {
         let seconds = limit.as_secs().to_string();
         let directory = directory.unwrap_or_default();
         let mut arguments: Vec<String> =
-            ["-c", script, "sh", &self.state, &mark, &id, &self.root, &seconds, &directory, INNER].map(str::to_owned).into();
+            ["-c", script, "sh", &self.state, &mark, &id, &self.root, &seconds, &directory, INNER]
+                .map(str::to_owned)
+                .into();
         arguments.extend(pieces(&command));
-        let process = Command::exec("/bin/sh", arguments).envs(ENVIRONMENT).env("LANG", "C.UTF-8").cwd("/").no_timeout();
+        let process =
+            Command::exec("/bin/sh", arguments).envs(ENVIRONMENT).env("LANG", "C.UTF-8").cwd("/").no_timeout();
         let running = awake!(self, |sandbox| sandbox.commands().start(&process)).map_err(command_error)?;
         Ok(Box::new(SandboxShell {
             sandbox: self.sandbox(),
@@ -191,10 +198,16 @@ impl Shell for SandboxShell {
         let group = self.group.map_or(String::new(), |group| group.to_string());
         let tenths = (grace.as_millis() / 100).to_string();
         let kill = Command::exec("/bin/sh", ["-c", KILL, "sh", &group, &self.call, &tenths]);
-        // As root: what was started with sudo must go too.
-        let kill = kill.user("root").timeout(grace + Duration::from_secs(10));
-        let output = self.sandbox.commands().run(kill).await.map_err(command_error)?;
-        Ok(output.stdout_text().trim().parse().unwrap_or(0))
+        let kill = kill.timeout(grace + Duration::from_secs(10));
+        let commands = self.sandbox.commands();
+        let (by_user, by_root) = tokio::join!(commands.run(&kill), commands.run(kill.clone().user("root")));
+        let count = |output: Output| output.stdout_text().trim().parse().unwrap_or(0);
+        match (by_user.map(count), by_root.map(count)) {
+            (Ok(one), Ok(other)) => Ok(one.max(other)),
+            // A sandbox without a root still ends what its user started.
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            (Err(error), Err(_)) => Err(command_error(error)),
+        }
     }
 
     async fn detach(self: Box<Self>, so_far: Bytes) -> Result<(String, String), PortError> {

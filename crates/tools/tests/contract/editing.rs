@@ -25,7 +25,8 @@ async fn one_text_becomes_another(world: &World) {
     world.put("/home/user/a.rs", "fn a() {}\nfn b() {}\nfn c() {}\n").await;
     let input = json!({ "path": "/home/user/a.rs", "old_str": "fn b() {}", "new_str": "fn b() {\n    c();\n}" });
     let edited = world.call("edit_file", input).await;
-    let expected = "Edited /home/user/a.rs: 1 replacement at line 2.\n1\tfn a() {}\n2\tfn b() {\n3\t    c();\n4\t}\n5\tfn c() {}";
+    let expected =
+        "Edited /home/user/a.rs: 1 replacement at line 2.\n1\tfn a() {}\n2\tfn b() {\n3\t    c();\n4\t}\n5\tfn c() {}";
     assert_eq!(edited.text(), expected);
     assert_eq!(edited.structured["tier"], "exact");
     assert_eq!(edited.structured["lines"], json!([2]));

@@ -32,7 +32,9 @@ async fn a_page_has_numbers_and_says_how_to_go_on(world: &World) {
     assert!(rest.text().ends_with("2500\tline 2500\n[Showing lines 2001–2500 of 2500.]"));
     assert_eq!(rest.structured["total_lines"], 2500);
     assert_eq!(rest.structured["truncated"], false);
-    let past = world.fails("read_file", json!({ "path": "/home/user/long.txt", "offset": 9000 }), ErrorCode::OffsetOutOfRange).await;
+    let past = world
+        .fails("read_file", json!({ "path": "/home/user/long.txt", "offset": 9000 }), ErrorCode::OffsetOutOfRange)
+        .await;
     assert_eq!(past, "/home/user/long.txt has 2500 lines; offset 9000 is past the end.");
     // A page that is too wide ends at a line.
     let wide: String = (1..=100).map(|_| format!("{}\n", "x".repeat(1500))).collect();
@@ -83,7 +85,8 @@ async fn binary_files_are_named_not_shown(world: &World) {
 async fn other_encodings_are_shown_and_named(world: &World) {
     world.put("/home/user/l1.txt", &b"caf\xe9\r\nol\xe9\r\n"[..]).await;
     let read = world.call("read_file", json!({ "path": "/home/user/l1.txt" })).await;
-    let shown = "1\tcafé\n2\tolé\n[Shown as windows-1252: 2 bytes are not UTF-8. edit_file preserves them byte for byte.]";
+    let shown =
+        "1\tcafé\n2\tolé\n[Shown as windows-1252: 2 bytes are not UTF-8. edit_file preserves them byte for byte.]";
     assert_eq!(read.text(), shown);
     assert_eq!(read.structured["line_ending"], "crlf");
     assert_eq!(read.structured["encoding"], "windows-1252");

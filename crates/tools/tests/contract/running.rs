@@ -60,11 +60,19 @@ async fn failures_are_failures_and_answers_are_not(world: &World) {
     assert!(!answer.is_error, "{answer:?}");
     assert_eq!(answer.text(), "(no output)\n[exit 1]");
     let missing = world.fails("bash", json!({ "command": "no-such-program" }), ErrorCode::CommandFailed).await;
-    assert!(missing.contains("\n[no-such-program is not installed or not in PATH") && missing.ends_with("\n[exit 127]"), "{missing}");
+    assert!(
+        missing.contains("\n[no-such-program is not installed or not in PATH") && missing.ends_with("\n[exit 127]"),
+        "{missing}"
+    );
 }
 
 async fn directory_and_exported_variables_carry_over(world: &World) {
-    world.ok("bash", json!({ "command": "mkdir -p deep/er && cd deep/er && export GREETING='hello  world' OTHER=1; LOCAL=2" })).await;
+    world
+        .ok(
+            "bash",
+            json!({ "command": "mkdir -p deep/er && cd deep/er && export GREETING='hello  world' OTHER=1; LOCAL=2" }),
+        )
+        .await;
     let run = world.call("bash", json!({ "command": "pwd; echo \"$GREETING\"; echo \"[$LOCAL]\"; unset OTHER" })).await;
     assert_eq!(run.structured["stdout"], "/home/user/deep/er\nhello  world\n[]\n");
     assert_eq!(run.structured["cwd"], "/home/user/deep/er");
@@ -75,7 +83,9 @@ async fn directory_and_exported_variables_carry_over(world: &World) {
 }
 
 async fn a_child_that_holds_the_pipe_holds_nobody_up(world: &World) {
-    for command in ["sleep 1000 & echo started", "(sleep 1000; echo late) & echo started", "setsid sleep 1000 & echo started"] {
+    for command in
+        ["sleep 1000 & echo started", "(sleep 1000; echo late) & echo started", "setsid sleep 1000 & echo started"]
+    {
         let begun = Instant::now();
         let run = world.call("bash", json!({ "command": command })).await;
         assert!(begun.elapsed() < SHORT, "{command} took {:?}", begun.elapsed());
@@ -140,7 +150,11 @@ async fn endless_output_is_ended(world: &World) {
     assert_eq!(run.code, Some(ErrorCode::OutputLimit), "{}", run.text());
     let text = run.text();
     assert!(text.chars().count() <= 50_000);
-    assert!(text.starts_with("y\ny\n") && text.contains("output truncated at 50000 chars"), "{}", &text[text.len() - 600..]);
+    assert!(
+        text.starts_with("y\ny\n") && text.contains("output truncated at 50000 chars"),
+        "{}",
+        &text[text.len() - 600..]
+    );
     assert!(run.structured["output_bytes"].as_u64().is_some_and(|bytes| bytes > 256 << 20));
     assert_eq!(world.processes("yes").await, 0);
 }
@@ -227,7 +241,10 @@ async fn background_tasks_have_a_log_and_an_end(world: &World) {
 async fn a_background_task_that_fails_at_once_is_a_failure(world: &World) {
     let input = json!({ "command": "echo no config; exit 2", "run_in_background": true });
     let text = world.fails("bash", input, ErrorCode::CommandFailed).await;
-    assert!(text.starts_with("no config\n[Background task b1 ended at once.") && text.ends_with("\n[exit 2]"), "{text}");
+    assert!(
+        text.starts_with("no config\n[Background task b1 ended at once.") && text.ends_with("\n[exit 2]"),
+        "{text}"
+    );
     assert_eq!(world.ok("bash", json!({ "command": "true" })).await, "(no output)\n[exit 0]");
 }
 
@@ -259,14 +276,21 @@ async fn who_waits_too_long_gets_a_task(world: &World) {
     let watch = Watch { detach_after: Some(Duration::from_secs(1)), ..Watch::default() };
     let run = world.call_watched("bash", json!({ "command": "echo one; sleep 3; echo two; exit 6" }), watch).await;
     assert!(!run.is_error, "{run:?}");
-    assert!(run.text().starts_with("one\n[Still running after 1 s, so it goes on as background task b1."), "{}", run.text());
+    assert!(
+        run.text().starts_with("one\n[Still running after 1 s, so it goes on as background task b1."),
+        "{}",
+        run.text()
+    );
     let log = run.structured["background"]["output_path"].as_str().expect("a log").to_owned();
     eventually("the rest is in the log", async || world.get(&log).await == "one\ntwo\n").await;
 }
 
 async fn nonsense_is_explained(world: &World) {
     let text = world.fails("bash", json!({ "command": "ls", "timeout": 120_000 }), ErrorCode::InvalidInput).await;
-    assert!(text.contains("it is in seconds and 3600 seconds are the most. For 120000 milliseconds send 120"), "{text}");
+    assert!(
+        text.contains("it is in seconds and 3600 seconds are the most. For 120000 milliseconds send 120"),
+        "{text}"
+    );
     let text = world.fails("bash", json!({ "command": "[{\"cmd\": \"ls\"}]" }), ErrorCode::InvalidInput).await;
     assert!(text.contains("JSON"), "{text}");
     world.fails("bash", json!({ "command": "a\0b" }), ErrorCode::InvalidInput).await;
@@ -274,7 +298,19 @@ async fn nonsense_is_explained(world: &World) {
 }
 
 async fn any_text_is_only_text(world: &World) {
-    for text in ["$(touch broken)", "`touch broken`", "'; touch broken; '", "\\", "*", "~", "-n", "%s\\n", "a\nb", "\"$HOME\"", "ä→😀"] {
+    for text in [
+        "$(touch broken)",
+        "`touch broken`",
+        "'; touch broken; '",
+        "\\",
+        "*",
+        "~",
+        "-n",
+        "%s\\n",
+        "a\nb",
+        "\"$HOME\"",
+        "ä→😀",
+    ] {
         let quoted = format!("'{}'", text.replace('\'', "'\\''"));
         let run = world.call("bash", json!({ "command": format!("printf %s {quoted}") })).await;
         assert_eq!(run.structured["stdout"], text);
@@ -322,7 +358,12 @@ async fn options_of_a_command_do_not_reach_ours(world: &World) {
 }
 
 async fn programs_know_that_nobody_is_there(world: &World) {
-    let run = world.call("bash", json!({ "command": "echo $TERM $PAGER $GIT_TERMINAL_PROMPT $DEBIAN_FRONTEND; test -t 0 || echo no tty" })).await;
+    let run = world
+        .call(
+            "bash",
+            json!({ "command": "echo $TERM $PAGER $GIT_TERMINAL_PROMPT $DEBIAN_FRONTEND; test -t 0 || echo no tty" }),
+        )
+        .await;
     assert_eq!(run.structured["stdout"], "dumb cat 0 noninteractive\nno tty\n");
 }
 
@@ -354,7 +395,8 @@ async fn a_program_that_asks_is_told_apart_from_one_that_works(world: &World) {
     let ask = "printf 'Ok to proceed? (y) '; sleep 1000";
     let text = world.fails("bash", json!({ "command": ask, "timeout": 1 }), ErrorCode::Timeout).await;
     assert!(text.contains("[It appears to be waiting for input; use a non-interactive flag.]"), "{text}");
-    let text = world.fails("bash", json!({ "command": "echo building; sleep 1000", "timeout": 1 }), ErrorCode::Timeout).await;
+    let text =
+        world.fails("bash", json!({ "command": "echo building; sleep 1000", "timeout": 1 }), ErrorCode::Timeout).await;
     assert!(!text.contains("waiting for input"), "{text}");
 }
 

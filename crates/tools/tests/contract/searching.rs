@@ -66,9 +66,16 @@ async fn nothing_found_says_what_was_not_searched(world: &World) {
     let found = world.call("grep", json!({ "pattern": "treasure", "path": "/home/user/p" })).await;
     assert!(!found.is_error);
     let text = found.text();
-    assert!(text.starts_with("[grep: no matches found]\nNo matches for /treasure/ in 2 files under /home/user/p."), "{text}");
-    assert!(text.contains("[Not searched: 1 file ignored by .gitignore. Set include_ignored to search ignored ones.]"), "{text}");
-    let found = world.ok("grep", json!({ "pattern": "treasure", "path": "/home/user/p", "include_ignored": true })).await;
+    assert!(
+        text.starts_with("[grep: no matches found]\nNo matches for /treasure/ in 2 files under /home/user/p."),
+        "{text}"
+    );
+    assert!(
+        text.contains("[Not searched: 1 file ignored by .gitignore. Set include_ignored to search ignored ones.]"),
+        "{text}"
+    );
+    let found =
+        world.ok("grep", json!({ "pattern": "treasure", "path": "/home/user/p", "include_ignored": true })).await;
     assert!(found.contains("/home/user/p/secret/b.txt:1:treasure"), "{found}");
     world.put("/home/user/q/c.bin", "trea\0\ntreasure\n").await;
     let found = world.ok("grep", json!({ "pattern": "treasure", "path": "/home/user/q" })).await;
@@ -119,8 +126,10 @@ async fn globs_and_types_narrow(world: &World) {
         input["output_mode"] = json!("files_with_matches");
         let found = world.call("grep", input).await;
         let files = found.structured["files"].as_array().cloned().unwrap_or_default();
-        let mut files: Vec<String> =
-            files.iter().map(|path| path.as_str().expect("a path").trim_start_matches("/home/user/p/").to_owned()).collect();
+        let mut files: Vec<String> = files
+            .iter()
+            .map(|path| path.as_str().expect("a path").trim_start_matches("/home/user/p/").to_owned())
+            .collect();
         files.sort();
         files
     };
@@ -180,14 +189,26 @@ async fn places_that_do_not_exist_are_named(world: &World) {
     let text = world.fails("grep", json!({ "pattern": "x", "path": "/home/user/scr" }), ErrorCode::NotFound).await;
     assert_eq!(text, "/home/user/scr does not exist. Did you mean /home/user/src?");
     world.fails("glob", json!({ "pattern": "*", "path": "/home/user/scr" }), ErrorCode::NotFound).await;
-    let text = world.fails("glob", json!({ "pattern": "*", "path": "/home/user/src/a.txt" }), ErrorCode::NotAFile).await;
+    let text =
+        world.fails("glob", json!({ "pattern": "*", "path": "/home/user/src/a.txt" }), ErrorCode::NotAFile).await;
     assert!(text.contains("is not a directory"), "{text}");
     // An empty path is no path.
     world.ok("glob", json!({ "pattern": "**/*.txt", "path": "" })).await;
 }
 
 async fn patterns_are_only_patterns(world: &World) {
-    let texts = ["$(touch broken)", "`touch broken`", "'; touch broken; '", "-e", "--help", "a\"b", "\\d+", "ä→😀", "a b  c", "*"];
+    let texts = [
+        "$(touch broken)",
+        "`touch broken`",
+        "'; touch broken; '",
+        "-e",
+        "--help",
+        "a\"b",
+        "\\d+",
+        "ä→😀",
+        "a b  c",
+        "*",
+    ];
     for (at, text) in texts.iter().enumerate() {
         let path = format!("/home/user/p/f{at} '$x.txt");
         world.put(&path, format!("before\n{text}\n")).await;
@@ -201,18 +222,27 @@ async fn patterns_are_only_patterns(world: &World) {
         let found = world.call("glob", json!({ "pattern": name, "path": "/home/user/p" })).await;
         assert_eq!(found.structured["files"], json!([format!("/home/user/p/{name}")]));
     }
-    assert!(world.ok("glob", json!({ "pattern": "**/broken", "path": "/home/user" })).await.starts_with("[glob: no files matched]"));
+    assert!(
+        world
+            .ok("glob", json!({ "pattern": "**/broken", "path": "/home/user" }))
+            .await
+            .starts_with("[glob: no files matched]")
+    );
 }
 
 async fn files_are_found_by_name(world: &World) {
     tree(world).await;
     let found = world.call("glob", json!({ "pattern": "**/*.rs", "path": "/home/user/p" })).await;
-    let expected = "/home/user/p/src/lib.rs\n/home/user/p/src/main.rs\n[1 more is ignored by .gitignore; include_ignored:true]";
+    let expected =
+        "/home/user/p/src/lib.rs\n/home/user/p/src/main.rs\n[1 more is ignored by .gitignore; include_ignored:true]";
     assert!(found.text().starts_with(expected), "{}", found.text());
     assert_eq!((&found.structured["total"], &found.structured["ignored"]), (&json!(2), &json!(1)));
     // Only this directory, and a hint.
     let found = world.ok("glob", json!({ "pattern": "*.rs", "path": "/home/user/p" })).await;
-    assert!(found.starts_with("[glob: no files matched]\n") && found.contains("[\"**/*.rs\" would match 2 at any depth.]"), "{found}");
+    assert!(
+        found.starts_with("[glob: no files matched]\n") && found.contains("[\"**/*.rs\" would match 2 at any depth.]"),
+        "{found}"
+    );
     // Absolute, braces, hidden, directories.
     let found = world.ok("glob", json!({ "pattern": "/home/user/p/src/{main,lib}.rs" })).await;
     assert!(found.starts_with("/home/user/p/src/lib.rs\n/home/user/p/src/main.rs"), "{found}");
@@ -227,8 +257,12 @@ async fn files_are_found_by_name(world: &World) {
 async fn ignored_files_are_counted_and_given_when_alone(world: &World) {
     tree(world).await;
     let found = world.ok("glob", json!({ "pattern": "**/*.log", "path": "/home/user/p" })).await;
-    assert!(found.starts_with("/home/user/p/build.log\n[Only files ignored by .gitignore match; it is shown.]"), "{found}");
-    let found = world.call("glob", json!({ "pattern": "**/*.rs", "path": "/home/user/p", "include_ignored": true })).await;
+    assert!(
+        found.starts_with("/home/user/p/build.log\n[Only files ignored by .gitignore match; it is shown.]"),
+        "{found}"
+    );
+    let found =
+        world.call("glob", json!({ "pattern": "**/*.rs", "path": "/home/user/p", "include_ignored": true })).await;
     assert_eq!(found.structured["total"], 3);
 }
 
@@ -262,7 +296,10 @@ async fn patterns_may_span_lines(world: &World) {
     world.put("/home/user/a.txt", "fn a(\n    x: u32,\n)\nfn b()\n").await;
     let input = json!({ "pattern": "fn a\\(.*?\\)", "path": "/home/user/a.txt", "multiline": true });
     let found = world.ok("grep", input).await;
-    assert!(found.contains("/home/user/a.txt:1:fn a(\n/home/user/a.txt:2:    x: u32,\n/home/user/a.txt:3:)"), "{found}");
+    assert!(
+        found.contains("/home/user/a.txt:1:fn a(\n/home/user/a.txt:2:    x: u32,\n/home/user/a.txt:3:)"),
+        "{found}"
+    );
 }
 
 mod without_the_usual_engine {
@@ -274,7 +311,10 @@ mod without_the_usual_engine {
 async fn the_difference_is_said(world: &World) {
     world.put("/home/user/a.txt", "x\n").await;
     let found = world.ok("grep", json!({ "pattern": "x", "path": "/home/user" })).await;
-    assert!(found.ends_with("[Searched with grep -P and find, since ripgrep is not installed in this sandbox]"), "{found}");
+    assert!(
+        found.ends_with("[Searched with grep -P and find, since ripgrep is not installed in this sandbox]"),
+        "{found}"
+    );
     let found = world.ok("glob", json!({ "pattern": "*.txt" })).await;
     assert!(found.ends_with("[Searched with find, since ripgrep is not installed in this sandbox]"), "{found}");
 }

@@ -37,7 +37,10 @@ async fn both_viewports_come_with_their_addresses(world: &World) {
     assert!(!seen.is_error, "{seen:?}");
     assert!(matches!(&seen.content[..], [Block::Image(_), Block::Image(_), Block::Text(_)]));
     let text = seen.text();
-    assert!(text.starts_with("Captured port 8080, /about (\"Home\").\ndesktop 1280x800: https://cdn.example/"), "{text}");
+    assert!(
+        text.starts_with("Captured port 8080, /about (\"Home\").\ndesktop 1280x800: https://cdn.example/"),
+        "{text}"
+    );
     assert!(text.contains("_mobile.webp — the picture is blank") && text.contains("tracker.example"), "{text}");
     assert_eq!(seen.structured["screenshots"][1]["blank"], true);
     let asked = world.album.asked.lock().expect("unpoisoned").clone();

@@ -1,7 +1,7 @@
 //! Sessions live in the sandbox: separate dispatchers, as separate programs have them, share one; others do not.
 
-use sdk::Command;
 use sandbar_tools::{ErrorCode, SandboxToolDispatcher, ToolDispatcher};
+use sdk::Command;
 use serde_json::json;
 
 use crate::world::World;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use sdk::{Command, Sandbox};
 use sandbar_tools::{
-    Capture, CaptureError, ErrorCode, InMemoryToolDispatcher, SandboxToolDispatcher, Screenshots, Shots, ToolDispatcher, ToolResult,
-    Watch,
+    Capture, CaptureError, ErrorCode, InMemoryToolDispatcher, SandboxToolDispatcher, Screenshots, Shots,
+    ToolDispatcher, ToolResult, Watch,
 };
+use sdk::{Command, Sandbox};
 use serde_json::Value;
 
 use crate::server::{Extensions, Server};

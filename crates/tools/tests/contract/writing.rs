@@ -33,7 +33,8 @@ async fn a_new_file_gets_its_directories(world: &World) {
 
 async fn a_file_that_was_not_read_is_not_overwritten(world: &World) {
     world.put("/home/user/a.txt", "precious\nwork\n").await;
-    let text = world.fails("write_file", json!({ "path": "/home/user/a.txt", "content": "gone" }), ErrorCode::NotRead).await;
+    let text =
+        world.fails("write_file", json!({ "path": "/home/user/a.txt", "content": "gone" }), ErrorCode::NotRead).await;
     assert!(text.starts_with("/home/user/a.txt exists (2 lines) and has not been read in this session."), "{text}");
     assert_eq!(world.get("/home/user/a.txt").await, "precious\nwork\n");
     world.ok("read_file", json!({ "path": "/home/user/a.txt" })).await;
@@ -87,7 +88,13 @@ async fn mode_and_link_stay(world: &World) {
     assert_eq!(world.mode("/home/user/run.sh").await, 0o755);
     world.ok("bash", json!({ "command": "rm run.sh" })).await;
     // The link was not replaced by a file.
-    world.fails("read_file", json!({ "path": "/home/user/link.sh" }), if world.is_memory() { ErrorCode::NotFound } else { ErrorCode::NotAFile }).await;
+    world
+        .fails(
+            "read_file",
+            json!({ "path": "/home/user/link.sh" }),
+            if world.is_memory() { ErrorCode::NotFound } else { ErrorCode::NotAFile },
+        )
+        .await;
 }
 
 async fn placeholders_are_warned_of(world: &World) {
