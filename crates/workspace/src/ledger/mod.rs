@@ -1,0 +1,147 @@
+//! What was used, what it costs, and what follows from that.
+//!
+//! The sums are pure functions over what the records hold; nothing is counted in memory, so a crash loses nothing and
+//! a repeat counts nothing twice.
+
+mod budget;
+mod money;
+pub mod months;
+mod running;
+mod statement;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tracing::warn;
+
+pub use budget::{Limit, Meter, Verdict, WARN_AT, verdict};
+pub use money::Usd;
+pub use months::Period;
+pub use running::running_time;
+pub use statement::{Line, Prices, Source, Statement, Sums};
+
+use crate::config::{BudgetPeriod, WorkspaceConfig};
+use crate::name::ProviderName;
+use crate::records::{Records, RecordsError, UsageQuery, UsageRows, Warning};
+
+/// The book of one set of records.
+pub struct Ledger {
+    records: Arc<dyn Records>,
+    prices: Prices,
+    limits: Vec<Limit>,
+}
+
+/// Somebody should know. Each is reported once, by whichever process finds it first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LimitWarning {
+    pub limit: Limit,
+    pub percent: u8,
+    /// For people.
+    pub used: String,
+}
+
+/// What a look at the book found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Findings {
+    /// Those that nobody has been told of yet.
+    pub warnings: Vec<LimitWarning>,
+    pub meters: Vec<Meter>,
+}
+
+impl Findings {
+    /// Whether a project's work on a provider may go on.
+    pub fn verdict(&self, project: &str, provider: &ProviderName) -> Verdict {
+        verdict(&self.meters, project, provider)
+    }
+}
+
+impl Ledger {
+    /// By a resolved configuration.
+    pub fn new(records: Arc<dyn Records>, config: &WorkspaceConfig) -> Self {
+        let prices = Prices {
+            providers: config.providers.iter().map(|provider| (provider.name.clone(), provider.price())).collect(),
+            stored_gib_month: config.objects.usd_per_gib_month.and_then(Usd::from_dollars).unwrap_or(Usd::ZERO),
+        };
+        let budgets = config.budgets.iter().filter_map(|budget| {
+            let usd = Usd::from_dollars(budget.usd)?;
+            Some(Limit::Budget { project: budget.project.clone(), usd, period: budget.period })
+        });
+        let plans = config.providers.iter().filter_map(|provider| {
+            let minutes = provider.plan.minutes_per_month?;
+            Some(Limit::PlanMinutes { provider: provider.name.clone(), minutes })
+        });
+        Self { records, prices, limits: budgets.chain(plans).collect() }
+    }
+
+    /// What was used in a period, by all or by one project.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn statement(
+        &self,
+        period: Period,
+        project: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Statement, RecordsError> {
+        let query = UsageQuery {
+            since: (period != Period::ALWAYS).then_some(period.from),
+            project: project.map(Into::into),
+            provider: None,
+        };
+        let rows = self.records.usage(&query).await?;
+        Ok(Statement::new(&rows, &self.prices, period, now))
+    }
+
+    /// How much of each limit is used. Tells nobody.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn meters(&self, now: Timestamp) -> Result<Vec<Meter>, RecordsError> {
+        let lasting =
+            self.limits.iter().any(|limit| matches!(limit, Limit::Budget { period: BudgetPeriod::Total, .. }));
+        let month = months::this(now);
+        let query = UsageQuery { since: (!lasting).then_some(month.from), ..UsageQuery::default() };
+        let rows = if self.limits.is_empty() { UsageRows::default() } else { self.records.usage(&query).await? };
+        let monthly = Statement::new(&rows, &self.prices, month, now);
+        let whole =
+            if lasting { Statement::new(&rows, &self.prices, Period::ALWAYS, now) } else { Statement::default() };
+        let meter = |limit: &Limit| {
+            let used = match limit {
+                Limit::Budget { project, period, .. } => {
+                    let statement = if *period == BudgetPeriod::Month { &monthly } else { &whole };
+                    let sums = match project {
+                        None => statement.total(),
+                        Some(project) => statement.by_project().remove(project).unwrap_or_default(),
+                    };
+                    sums.cost.nanos()
+                }
+                Limit::PlanMinutes { provider, .. } => {
+                    let source = Source::Provider(provider.clone());
+                    monthly.by_source().remove(&source).unwrap_or_default().running.as_secs() / 60
+                }
+            };
+            Meter::new(limit.clone(), used)
+        };
+        Ok(self.limits.iter().map(meter).collect())
+    }
+
+    /// Looks at every limit, and reports each share that is reached to exactly one caller, ever.
+    ///
+    /// # Errors
+    /// The records cannot be read or written.
+    pub async fn check(&self, now: Timestamp) -> Result<Findings, RecordsError> {
+        let meters = self.meters(now).await?;
+        let mut warnings = Vec::new();
+        for meter in &meters {
+            for percent in meter.reached() {
+                let (limit, period) = (meter.limit.key(), meter.limit.period(now));
+                if self.records.note_warning(&Warning { limit, period, percent, at: now }).await? {
+                    warn!(percent, used = meter.used(), "{percent} % of {} are used", meter.limit);
+                    warnings.push(LimitWarning { limit: meter.limit.clone(), percent, used: meter.used() });
+                }
+            }
+        }
+        Ok(Findings { warnings, meters })
+    }
+}

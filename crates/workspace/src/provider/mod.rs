@@ -1,0 +1,166 @@
+//! Where sandboxes run: an endpoint with a key, a plan and a price. The order of the configuration is the order of
+//! preference.
+
+mod breaker;
+mod local;
+mod orchestrator;
+mod plan;
+mod resources;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sdk::{Client, ConfigError};
+use serde::Serialize;
+
+pub use breaker::{Admission, Breaker};
+pub use local::{LocalEndpoint, LocalServer, NoLocalServer};
+pub use orchestrator::{CreateRequest, Orchestrator, OrchestratorError, Placed, Skipped};
+pub use plan::{Plan, PlanReached, Price};
+pub use resources::{Resources, ResourcesRefused};
+
+use crate::config::{ProviderConfig, ProviderKind, Variables};
+use crate::name::ProviderName;
+
+/// One place where sandboxes run.
+pub struct Provider {
+    config: ProviderConfig,
+    plan: Plan,
+    access: Access,
+}
+
+/// How a client is come by.
+enum Access {
+    /// Found out once: a key does not appear while the program runs.
+    Service(Result<Client, Unusable>),
+    /// Asked for each time, since a server that was started again may listen elsewhere.
+    Local { server: Arc<dyn LocalServer>, last: Mutex<Option<(LocalEndpoint, Client)>> },
+}
+
+/// A provider that cannot even be asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    #[error("E2B API key not configured")]
+    NoKey,
+    #[error("{0}")]
+    Misconfigured(String),
+    #[error(transparent)]
+    NoLocalServer(#[from] NoLocalServer),
+}
+
+impl From<ConfigError> for Unusable {
+    fn from(error: ConfigError) -> Self {
+        match error {
+            ConfigError::NoApiKey => Self::NoKey,
+            other => Self::Misconfigured(other.to_string()),
+        }
+    }
+}
+
+impl Provider {
+    /// By a resolved configuration; its key comes from the variable that it names.
+    pub fn new(config: ProviderConfig, variables: Variables<'_>, local: &Arc<dyn LocalServer>) -> Self {
+        let plan = config.plan();
+        let access = match config.kind {
+            ProviderKind::E2b => Access::Service(service(&config, variables)),
+            ProviderKind::Local => Access::Local { server: Arc::clone(local), last: Mutex::new(None) },
+        };
+        Self { config, plan, access }
+    }
+
+    pub fn name(&self) -> &ProviderName {
+        &self.config.name
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub fn price(&self) -> Price {
+        self.config.price()
+    }
+
+    /// What a sandbox is made from unless a request names another.
+    pub fn template(&self) -> &str {
+        self.config.template.as_deref().unwrap_or("base")
+    }
+
+    /// A client of it.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn client(&self) -> Result<Client, Unusable> {
+        let (server, last) = match &self.access {
+            Access::Service(client) => return client.clone(),
+            Access::Local { server, last } => (server, last),
+        };
+        let endpoint = server.endpoint().await?;
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, client)) = last.as_ref()
+            && *known == endpoint
+        {
+            return Ok(client.clone());
+        }
+        let client = builder()
+            .api_key(endpoint.api_key.clone())
+            .api_url(&endpoint.url)
+            .sandbox_url(&endpoint.url)
+            .volume_url(&endpoint.url)
+            .build()?;
+        *last = Some((endpoint, client.clone()));
+        Ok(client)
+    }
+
+    /// What it does not keep, and for how long it keeps what it keeps.
+    pub fn limits(&self) -> Limits {
+        let Plan { longest_lifetime, concurrent_sandboxes, creations_per_minute, minutes_per_month } = self.plan;
+        Limits {
+            ephemeral: "filesystem lost when stopped",
+            paused: match self.config.kind {
+                ProviderKind::E2b => "filesystem and memory kept while paused",
+                ProviderKind::Local => "filesystem kept while paused; memory lost when this machine restarts",
+            },
+            longest_lifetime_seconds: longest_lifetime.map(|longest| longest.as_secs()),
+            concurrent_sandboxes,
+            creations_per_minute,
+            minutes_per_month,
+        }
+    }
+}
+
+fn builder() -> sdk::ClientBuilder {
+    Client::builder().ignore_environment().user_agent(concat!("sandbar/", env!("CARGO_PKG_VERSION")))
+}
+
+fn service(config: &ProviderConfig, variables: Variables<'_>) -> Result<Client, Unusable> {
+    let key = config.api_key_env.as_deref().and_then(variables).ok_or(Unusable::NoKey)?;
+    let mut builder = builder().api_key(key);
+    if let Some(url) = &config.api_url {
+        builder = builder.api_url(url);
+    }
+    if let Some(url) = &config.sandbox_url {
+        builder = builder.sandbox_url(url);
+    }
+    if let Some(domain) = &config.domain {
+        builder = builder.domain(domain);
+    }
+    Ok(builder.build()?)
+}
+
+/// A provider's limits on what it keeps, told with every placement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    pub ephemeral: &'static str,
+    pub paused: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_lifetime_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrent_sandboxes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub creations_per_minute: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minutes_per_month: Option<u64>,
+}
+
+/// For anything but making a sandbox: a service that is there answers by then.
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(8);

@@ -1,0 +1,389 @@
+//! Finds a place for a sandbox: providers are tried in order, and the answer says who took it and why others did not.
+//!
+//! Trouble of a provider (no key, out of reach, at a limit) leads to the next one. A request that a provider refuses as
+//! wrong is wrong: it is reported, not tried elsewhere.
+//!
+//! Before a sandbox is asked for, the server must have answered something within [`ANSWER_TIME`]: making one may rightly
+//! take longer than people should wait for a host that swallows everything.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sdk::{CallError, Client, Create, CreateError, Sandbox, Secret};
+use serde::Serialize;
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use super::breaker::Admission;
+use super::resources::{Resources, ResourcesRefused, Sizing};
+use super::{ANSWER_TIME, Limits, Provider, Unusable};
+use crate::config::{Mistake, Variables, WorkspaceConfig};
+use crate::ledger::months;
+use crate::name::ProviderName;
+use crate::provider::LocalServer;
+use crate::records::{Creation, Interval, Payer, Records, RecordsError, Size, UsageQuery};
+
+/// Writers of one provider's health that may get in between.
+const HEALTH_TRIES: u32 = 5;
+
+/// Places sandboxes with providers.
+pub struct Orchestrator {
+    providers: Vec<Provider>,
+    records: Arc<dyn Records>,
+}
+
+/// A sandbox that is wanted. Its `Debug` shows no values of variables.
+#[derive(Clone)]
+pub struct CreateRequest {
+    /// None: each provider's own default.
+    pub template: Option<String>,
+    pub resources: Resources,
+    pub env: BTreeMap<String, Secret>,
+    pub metadata: BTreeMap<String, String>,
+    /// What is wanted; the plan may allow less.
+    pub lifetime: Duration,
+    /// Only this one: a run stays where it is unless it is moved.
+    pub provider: Option<ProviderName>,
+    pub payer: Payer,
+}
+
+impl fmt::Debug for CreateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CreateRequest")
+            .field("template", &self.template)
+            .field("resources", &self.resources)
+            .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("lifetime", &self.lifetime)
+            .field("provider", &self.provider)
+            .field("payer", &self.payer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A sandbox that was made.
+#[derive(Debug)]
+pub struct Placed {
+    pub sandbox: Sandbox,
+    pub provider: ProviderName,
+    /// Those that come first and did not take it.
+    pub skipped: Vec<Skipped>,
+    pub limits: Limits,
+    pub size: Size,
+    pub started_at: Timestamp,
+    /// By this machine's clock, as the provider lets it live; extending it is the keeper's work.
+    pub ends_at: Timestamp,
+}
+
+/// A provider that was passed over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    pub provider: ProviderName,
+    pub reason: String,
+}
+
+/// No sandbox was made.
+#[derive(Debug, thiserror::Error)]
+pub enum OrchestratorError {
+    #[error("no provider could make a sandbox: {}", list(.skipped))]
+    NobodyCould { skipped: Vec<Skipped> },
+    #[error("there is no provider {name}; the configuration has {}", known.join(", "))]
+    UnknownProvider { name: ProviderName, known: Vec<String> },
+    /// The request is wrong; nobody else was asked.
+    #[error("provider {provider} refused")]
+    Refused { provider: ProviderName, source: CreateError },
+    #[error(transparent)]
+    Resources(#[from] ResourcesRefused),
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+}
+
+fn list(skipped: &[Skipped]) -> String {
+    let one = |skipped: &Skipped| format!("{}: {}", skipped.provider, skipped.reason);
+    skipped.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// What became of one try.
+enum Outcome {
+    Placed(Box<Placed>),
+    Next(String),
+}
+
+impl Orchestrator {
+    pub fn new(providers: Vec<Provider>, records: Arc<dyn Records>) -> Self {
+        Self { providers, records }
+    }
+
+    /// By a resolved configuration.
+    ///
+    /// # Errors
+    /// A configuration without providers.
+    pub fn from_config(
+        config: &WorkspaceConfig,
+        variables: Variables<'_>,
+        local: &Arc<dyn LocalServer>,
+        records: Arc<dyn Records>,
+    ) -> Result<Self, Mistake> {
+        let made = |provider: &crate::config::ProviderConfig| Provider::new(provider.clone(), variables, local);
+        let providers: Vec<Provider> = config.providers.iter().map(made).collect();
+        if providers.is_empty() {
+            return Err(Mistake { key: "providers".into(), problem: "there is none".into() });
+        }
+        Ok(Self::new(providers, records))
+    }
+
+    /// In order of preference.
+    pub fn providers(&self) -> &[Provider] {
+        &self.providers
+    }
+
+    /// # Errors
+    /// There is none of that name.
+    pub fn provider(&self, name: &ProviderName) -> Result<&Provider, OrchestratorError> {
+        self.providers.iter().find(|provider| provider.name() == name).ok_or_else(|| {
+            let known = self.providers.iter().map(|provider| provider.name().to_string()).collect();
+            OrchestratorError::UnknownProvider { name: name.clone(), known }
+        })
+    }
+
+    /// Makes a sandbox with the first provider that can.
+    ///
+    /// Dropping the future gives up waiting: a sandbox that was made nonetheless ends by its lifetime, and its creation
+    /// stays in the books.
+    ///
+    /// # Errors
+    /// [`OrchestratorError::NobodyCould`] with every provider's reason; or the request is wrong.
+    pub async fn create(&self, request: &CreateRequest) -> Result<Placed, OrchestratorError> {
+        let candidates: Vec<&Provider> = match &request.provider {
+            Some(name) => vec![self.provider(name)?],
+            None => self.providers.iter().collect(),
+        };
+        let mut skipped = Vec::new();
+        for provider in candidates {
+            match self.try_one(provider, request).await? {
+                Outcome::Placed(placed) => {
+                    info!(provider = %placed.provider, sandbox = %placed.sandbox.id(), "made a sandbox");
+                    return Ok(Placed { skipped, ..*placed });
+                }
+                Outcome::Next(reason) => {
+                    warn!(provider = %provider.name(), reason, "passed over");
+                    skipped.push(Skipped { provider: provider.name().clone(), reason });
+                }
+            }
+        }
+        Err(OrchestratorError::NobodyCould { skipped })
+    }
+
+    async fn try_one(&self, provider: &Provider, request: &CreateRequest) -> Result<Outcome, OrchestratorError> {
+        if let Some(until) = self.left_alone(provider.name()).await? {
+            return Ok(Outcome::Next(format!("it failed repeatedly and is left alone until {until:.0}")));
+        }
+        let query = UsageQuery {
+            since: Some(months::this(Timestamp::now()).from),
+            project: None,
+            provider: Some(provider.name().clone()),
+        };
+        let used = self.records.usage(&query).await?;
+        if let Err(reached) = provider.plan().admits(&used, Timestamp::now()) {
+            return Ok(Outcome::Next(reached.to_string()));
+        }
+        let client = match provider.client().await {
+            Ok(client) => client,
+            // A local server that does not start may start tomorrow; the reason is found out cheaply each time.
+            Err(unusable @ (Unusable::NoKey | Unusable::Misconfigured(_) | Unusable::NoLocalServer(_))) => {
+                return Ok(Outcome::Next(unusable.to_string()));
+            }
+        };
+        let (sizing, longest) = match Sizing::of(&client.within(ANSWER_TIME)).await {
+            Ok(answer) => answer,
+            Err(error) => return self.trouble(provider, error).await,
+        };
+        let template = request.template.as_deref().unwrap_or_else(|| provider.template());
+        let lifetime = provider.plan().lifetime(request.lifetime);
+        let lifetime = longest.map_or(lifetime, |longest| lifetime.min(Duration::from_secs(longest)));
+        let mut create = Create::template(template).timeout(lifetime);
+        for (name, value) in &request.env {
+            create = create.env(name, value.expose());
+        }
+        for (key, value) in &request.metadata {
+            create = create.metadata(key, value);
+        }
+        let create =
+            match sizing.apply(create, request.resources, &provider.config.resources, provider.name(), template) {
+                Ok(create) => create,
+                Err(refused) => {
+                    self.note_health(provider.name(), Health::Good).await?;
+                    return Err(refused.into());
+                }
+            };
+        self.ask(provider, &client, create, lifetime, request).await
+    }
+
+    /// Asks for the sandbox itself. The creation is in the books before, so that none is forgotten.
+    async fn ask(
+        &self,
+        provider: &Provider,
+        client: &Client,
+        create: Create,
+        lifetime: Duration,
+        request: &CreateRequest,
+    ) -> Result<Outcome, OrchestratorError> {
+        let creation = Creation {
+            id: Uuid::new_v4(),
+            at: Timestamp::now(),
+            provider: provider.name().clone(),
+            payer: request.payer.clone(),
+            sandbox: None,
+        };
+        self.records.begin_creation(&creation).await?;
+        let sandbox = match client.create(create.idempotency_key(creation.id.simple().to_string())).await {
+            Ok(sandbox) => sandbox,
+            Err(error) => {
+                if certainly_not_made(&error) {
+                    self.records.drop_creation(creation.id).await?;
+                }
+                return match error {
+                    CreateError::Call(error) if !is_wrong(&error) => self.trouble(provider, error).await,
+                    source => {
+                        self.note_health(provider.name(), Health::Good).await?;
+                        Err(OrchestratorError::Refused { provider: provider.name().clone(), source })
+                    }
+                };
+            }
+        };
+        let placed = placed(provider, sandbox, creation.at, lifetime, request).await;
+        let interval = Interval {
+            provider: provider.name().clone(),
+            sandbox: placed.sandbox.id().clone(),
+            payer: request.payer.clone(),
+            size: placed.size,
+            started_at: placed.started_at,
+            until: placed.ends_at,
+            ended_at: None,
+        };
+        self.records.finish_creation(creation.id, &interval).await?;
+        self.note_health(provider.name(), Health::Good).await?;
+        Ok(Outcome::Placed(Box::new(placed)))
+    }
+
+    /// A call that failed for a reason that lies with the provider.
+    async fn trouble(&self, provider: &Provider, error: CallError) -> Result<Outcome, OrchestratorError> {
+        let health = if is_ill(&error) { Health::Bad } else { Health::Good };
+        self.note_health(provider.name(), health).await?;
+        Ok(Outcome::Next(error.to_string()))
+    }
+
+    /// Until when the breaker keeps everybody away. Taking the part of the probe is noted before anything is sent.
+    async fn left_alone(&self, provider: &ProviderName) -> Result<Option<Timestamp>, RecordsError> {
+        for _ in 0..HEALTH_TRIES {
+            let now = Timestamp::now();
+            let seen = self.records.health(provider).await?;
+            match seen.breaker.admit(now) {
+                Admission::Allowed => return Ok(None),
+                Admission::Refused { until } => return Ok(Some(until)),
+                Admission::Probe(probing) => {
+                    if self.records.change_health(provider, &seen, probing).await? {
+                        debug!(%provider, "probing");
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        // So many are trying at once that one of them has the probe.
+        Ok(Some(Timestamp::now()))
+    }
+
+    async fn note_health(&self, provider: &ProviderName, health: Health) -> Result<(), RecordsError> {
+        for _ in 0..HEALTH_TRIES {
+            let seen = self.records.health(provider).await?;
+            let breaker = match health {
+                Health::Good => seen.breaker.succeeded(),
+                Health::Bad => seen.breaker.failed(Timestamp::now()),
+            };
+            if breaker == seen.breaker || self.records.change_health(provider, &seen, breaker).await? {
+                return Ok(());
+            }
+        }
+        // Others note the same at the same time; one of many is enough.
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Health {
+    Good,
+    Bad,
+}
+
+/// With what the provider says of it; a provider that is silent now has still made it.
+async fn placed(
+    provider: &Provider,
+    sandbox: Sandbox,
+    asked_at: Timestamp,
+    lifetime: Duration,
+    request: &CreateRequest,
+) -> Placed {
+    let wanted = request.resources;
+    let mut size = Size {
+        cpu_count: wanted.cpu_count.unwrap_or_default(),
+        memory_mb: wanted.memory_mb.unwrap_or_default(),
+        disk_mb: wanted.disk_mb.unwrap_or_default(),
+    };
+    let mut ends_at = Timestamp::now().checked_add(lifetime).unwrap_or(Timestamp::MAX);
+    match sandbox.within(ANSWER_TIME).info().await {
+        Ok(detail) => {
+            let listed = detail.listed;
+            size = Size { cpu_count: listed.cpu_count, memory_mb: listed.memory_mb, disk_mb: listed.disk_size_mb };
+            // Only the length is taken from the provider: its clock is not ours.
+            let moment = |text: &str| text.parse::<Timestamp>().ok();
+            if let (Some(start), Some(end)) = (moment(&listed.started_at), moment(&listed.end_at)) {
+                ends_at = asked_at.saturating_add(end.duration_since(start)).unwrap_or(ends_at);
+            }
+        }
+        Err(error) => warn!(sandbox = %sandbox.id(), %error, "its size and end are guessed"),
+    }
+    Placed {
+        sandbox,
+        provider: provider.name().clone(),
+        skipped: Vec::new(),
+        limits: provider.limits(),
+        size,
+        started_at: asked_at,
+        ends_at,
+    }
+}
+
+/// The request itself is at fault, so that others would refuse it too. A key that is not accepted, and a call that a
+/// server does not have, are the provider's.
+fn is_wrong(error: &CallError) -> bool {
+    matches!(error, CallError::Invalid { .. })
+}
+
+/// The service is not well, rather than full or unwilling.
+fn is_ill(error: &CallError) -> bool {
+    match error {
+        CallError::Unreachable { .. }
+        | CallError::ConnectionLost { .. }
+        | CallError::DeadlineExceeded { .. }
+        | CallError::Protocol { .. } => true,
+        CallError::Service { status, .. } => *status >= 500,
+        _ => false,
+    }
+}
+
+/// Whether the provider can have made no sandbox. After a lost answer nobody knows.
+fn certainly_not_made(error: &CreateError) -> bool {
+    matches!(
+        error,
+        CreateError::TemplateNotFound { .. }
+            | CreateError::Call(
+                CallError::Unreachable { .. }
+                    | CallError::Unauthorized { .. }
+                    | CallError::Limited { .. }
+                    | CallError::Invalid { .. }
+                    | CallError::Unsupported { .. },
+            )
+    )
+}

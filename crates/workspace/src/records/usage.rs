@@ -1,0 +1,398 @@
+//! Usage and the health of providers in a database.
+
+use std::error::Error;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use sdk::SandboxId;
+use sea_orm::sea_query::{CaseStatement, Expr, ExprTrait, OnConflict, Query};
+use sea_orm::{
+    ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder,
+    TransactionTrait,
+};
+use uuid::Uuid;
+
+use super::database::{DatabaseRecords, cannot};
+use super::entity::{creation, health, interval, stored, tokens, warning};
+use super::model::{Creation, Health, Interval, Payer, Size, Stored, Tokens, UsageQuery, UsageRows, Warning, micros};
+use super::port::{HealthRecords, RecordsError, UsageRecords};
+use crate::ledger::Usd;
+use crate::name::ProviderName;
+use crate::provider::Breaker;
+
+type Damage = Box<dyn Error + Send + Sync>;
+
+/// The open intervals of a sandbox.
+fn open_of(provider: &ProviderName, sandbox: &SandboxId) -> Condition {
+    Condition::all()
+        .add(interval::Column::Provider.eq(provider.as_str()))
+        .add(interval::Column::Sandbox.eq(sandbox.as_str()))
+        .add(interval::Column::EndedAtUs.is_null())
+}
+
+/// `at`, but neither before the interval's start nor after its latest end. In words that both databases know.
+fn end_at(at: Timestamp) -> CaseStatement {
+    let at = at.as_microsecond();
+    CaseStatement::new()
+        .case(Expr::col(interval::Column::StartedAtUs).gt(at), Expr::col(interval::Column::StartedAtUs))
+        .case(Expr::col(interval::Column::UntilUs).lt(at), Expr::col(interval::Column::UntilUs))
+        .finally(at)
+}
+
+async fn open<C: ConnectionTrait>(database: &C, new: &Interval) -> Result<(), DbErr> {
+    let row = interval_row(new).map_err(|error| DbErr::Custom(error.to_string()))?;
+    let known =
+        OnConflict::columns([interval::Column::Provider, interval::Column::Sandbox, interval::Column::StartedAtUs])
+            .do_nothing()
+            .to_owned();
+    let opened =
+        interval::Entity::insert(row.into_active_model()).on_conflict(known).exec_without_returning(database).await?;
+    if opened == 0 {
+        return Ok(());
+    }
+    interval::Entity::update_many()
+        .col_expr(interval::Column::EndedAtUs, end_at(new.started_at).into())
+        .filter(open_of(&new.provider, &new.sandbox))
+        .filter(interval::Column::StartedAtUs.ne(new.started_at.as_microsecond()))
+        .exec(database)
+        .await?;
+    Ok(())
+}
+
+#[async_trait]
+impl UsageRecords for DatabaseRecords {
+    async fn begin_creation(&self, creation: &Creation) -> Result<(), RecordsError> {
+        let Creation { id, at, provider, payer: Payer { project, job }, sandbox } = creation;
+        let row = creation::Model {
+            id: id.to_string(),
+            at_us: at.as_microsecond(),
+            provider: provider.to_string(),
+            project: project.clone(),
+            job: job.clone(),
+            sandbox: sandbox.as_ref().map(ToString::to_string),
+        };
+        let known = OnConflict::column(creation::Column::Id).do_nothing().to_owned();
+        let noted = creation::Entity::insert(row.into_active_model()).on_conflict(known);
+        noted.exec_without_returning(&self.database).await.map(|_| ()).map_err(cannot("write"))
+    }
+
+    async fn finish_creation(&self, id: Uuid, interval: &Interval) -> Result<(), RecordsError> {
+        let both = async {
+            let transaction = self.database.begin().await?;
+            creation::Entity::update_many()
+                .col_expr(creation::Column::Sandbox, Expr::value(interval.sandbox.as_str()))
+                .filter(creation::Column::Id.eq(id.to_string()))
+                .exec(&transaction)
+                .await?;
+            open(&transaction, interval).await?;
+            transaction.commit().await
+        };
+        both.await.map_err(cannot("write"))
+    }
+
+    async fn drop_creation(&self, id: Uuid) -> Result<(), RecordsError> {
+        let dropped = creation::Entity::delete_many()
+            .filter(creation::Column::Id.eq(id.to_string()))
+            .filter(creation::Column::Sandbox.is_null())
+            .exec(&self.database)
+            .await;
+        dropped.map(|_| ()).map_err(cannot("change"))
+    }
+
+    async fn open_interval(&self, interval: &Interval) -> Result<(), RecordsError> {
+        let whole = async {
+            let transaction = self.database.begin().await?;
+            open(&transaction, interval).await?;
+            transaction.commit().await
+        };
+        whole.await.map_err(cannot("write"))
+    }
+
+    async fn extend_interval(
+        &self,
+        provider: &ProviderName,
+        sandbox: &SandboxId,
+        until: Timestamp,
+    ) -> Result<(), RecordsError> {
+        let extended = interval::Entity::update_many()
+            .col_expr(interval::Column::UntilUs, Expr::value(until.as_microsecond()))
+            .filter(open_of(provider, sandbox))
+            .exec(&self.database)
+            .await;
+        extended.map(|_| ()).map_err(cannot("write"))
+    }
+
+    async fn close_interval(
+        &self,
+        provider: &ProviderName,
+        sandbox: &SandboxId,
+        at: Timestamp,
+    ) -> Result<(), RecordsError> {
+        let closed = interval::Entity::update_many()
+            .col_expr(interval::Column::EndedAtUs, end_at(at).into())
+            .filter(open_of(provider, sandbox))
+            .exec(&self.database)
+            .await;
+        closed.map(|_| ()).map_err(cannot("write"))
+    }
+
+    async fn note_stored(&self, noted: &Stored) -> Result<(), RecordsError> {
+        let row = stored::Model {
+            project: noted.project.clone(),
+            at_us: noted.at.as_microsecond(),
+            bytes: i64::try_from(noted.bytes).unwrap_or(i64::MAX),
+        };
+        let newer = OnConflict::columns([stored::Column::Project, stored::Column::AtUs])
+            .update_column(stored::Column::Bytes)
+            .to_owned();
+        let insert = stored::Entity::insert(row.into_active_model()).on_conflict(newer);
+        insert.exec_without_returning(&self.database).await.map(|_| ()).map_err(cannot("write"))
+    }
+
+    async fn note_tokens(&self, noted: &Tokens) -> Result<(), RecordsError> {
+        let Tokens { id, at, payer: Payer { project, job }, model, input, output, cost } = noted;
+        let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let row = tokens::Model {
+            id: id.to_string(),
+            at_us: at.as_microsecond(),
+            project: project.clone(),
+            job: job.clone(),
+            model: model.clone(),
+            input: whole(*input),
+            output: whole(*output),
+            cost_nanos: whole(cost.nanos()),
+        };
+        let known = OnConflict::column(tokens::Column::Id).do_nothing().to_owned();
+        let insert = tokens::Entity::insert(row.into_active_model()).on_conflict(known);
+        insert.exec_without_returning(&self.database).await.map(|_| ()).map_err(cannot("write"))
+    }
+
+    async fn usage(&self, query: &UsageQuery) -> Result<UsageRows, RecordsError> {
+        let since = query.since.unwrap_or(Timestamp::MIN).as_microsecond();
+        let project = |column: Expr| query.project.as_deref().map(|project| column.eq(project));
+        let provider = |column: Expr| query.provider.as_ref().map(|provider| column.eq(provider.as_str()));
+
+        let creations = creation::Entity::find()
+            .filter(creation::Column::AtUs.gte(since))
+            .filter(
+                Condition::all()
+                    .add_option(project(Expr::col(creation::Column::Project)))
+                    .add_option(provider(Expr::col(creation::Column::Provider))),
+            )
+            .order_by_asc(creation::Column::AtUs)
+            .order_by_asc(creation::Column::Id)
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let lasts =
+            Condition::any().add(interval::Column::EndedAtUs.is_null()).add(interval::Column::EndedAtUs.gte(since));
+        let intervals = interval::Entity::find()
+            .filter(lasts)
+            .filter(
+                Condition::all()
+                    .add_option(project(Expr::col(interval::Column::Project)))
+                    .add_option(provider(Expr::col(interval::Column::Provider))),
+            )
+            .order_by_asc(interval::Column::StartedAtUs)
+            .order_by_asc(interval::Column::Sandbox)
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let mut rows = UsageRows::default();
+        let creations: Result<_, Damage> = creations.into_iter().map(read_creation).collect();
+        let intervals: Result<_, Damage> = intervals.into_iter().map(read_interval).collect();
+        rows.creations = creations.map_err(cannot("understand"))?;
+        rows.intervals = intervals.map_err(cannot("understand"))?;
+        if query.provider.is_some() {
+            return Ok(rows);
+        }
+        let levels = stored::Entity::find()
+            .filter(Condition::all().add_option(project(Expr::col(stored::Column::Project))))
+            .order_by_asc(stored::Column::AtUs)
+            .order_by_asc(stored::Column::Project)
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let latest_before = |level: &stored::Model| {
+            !levels
+                .iter()
+                .any(|other| other.project == level.project && other.at_us > level.at_us && other.at_us <= since)
+        };
+        let levels: Result<_, Damage> = levels.iter().filter(|level| latest_before(level)).map(read_stored).collect();
+        let spoken = tokens::Entity::find()
+            .filter(tokens::Column::AtUs.gte(since))
+            .filter(Condition::all().add_option(project(Expr::col(tokens::Column::Project))))
+            .order_by_asc(tokens::Column::AtUs)
+            .order_by_asc(tokens::Column::Id)
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let spoken: Result<_, Damage> = spoken.into_iter().map(read_tokens).collect();
+        rows.stored = levels.map_err(cannot("understand"))?;
+        rows.tokens = spoken.map_err(cannot("understand"))?;
+        Ok(rows)
+    }
+
+    async fn note_warning(&self, noted: &Warning) -> Result<bool, RecordsError> {
+        let Warning { limit, period, percent, at } = noted;
+        let row = warning::Model {
+            limit_name: limit.clone(),
+            period: period.clone(),
+            percent: (*percent).into(),
+            at_us: at.as_microsecond(),
+        };
+        let known =
+            OnConflict::columns([warning::Column::LimitName, warning::Column::Period, warning::Column::Percent])
+                .do_nothing()
+                .to_owned();
+        let insert = warning::Entity::insert(row.into_active_model()).on_conflict(known);
+        insert.exec_without_returning(&self.database).await.map(|rows| rows == 1).map_err(cannot("write"))
+    }
+
+    async fn warnings(&self) -> Result<Vec<Warning>, RecordsError> {
+        let rows = warning::Entity::find()
+            .order_by_asc(warning::Column::AtUs)
+            .order_by_asc(warning::Column::LimitName)
+            .order_by_asc(warning::Column::Percent)
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let read = |row: warning::Model| -> Result<Warning, Damage> {
+            Ok(Warning {
+                limit: row.limit_name,
+                period: row.period,
+                percent: row.percent.try_into()?,
+                at: Timestamp::from_microsecond(row.at_us)?,
+            })
+        };
+        rows.into_iter().map(|row| read(row).map_err(cannot("understand"))).collect()
+    }
+}
+
+#[async_trait]
+impl HealthRecords for DatabaseRecords {
+    async fn health(&self, provider: &ProviderName) -> Result<Health, RecordsError> {
+        let row = health::Entity::find_by_id(provider.as_str()).one(&self.database).await.map_err(cannot("read"))?;
+        row.map_or_else(|| Ok(Health::default()), |row| read_health(&row).map_err(cannot("understand")))
+    }
+
+    async fn change_health(
+        &self,
+        provider: &ProviderName,
+        seen: &Health,
+        breaker: Breaker,
+    ) -> Result<bool, RecordsError> {
+        let (state, failures, until, rest) = match breaker {
+            Breaker::Healthy => ("healthy", 0, Timestamp::UNIX_EPOCH, Duration::ZERO),
+            Breaker::Failing { failures } => ("failing", failures, Timestamp::UNIX_EPOCH, Duration::ZERO),
+            Breaker::Open { until, rest } => ("open", 0, until, rest),
+            Breaker::Probing { until, rest } => ("probing", 0, until, rest),
+        };
+        let (until, rest) = (until.as_microsecond(), micros(rest));
+        let write = Query::insert()
+            .into_table(health::Entity)
+            .columns([
+                health::Column::Provider,
+                health::Column::State,
+                health::Column::Failures,
+                health::Column::UntilUs,
+                health::Column::RestUs,
+                health::Column::Version,
+            ])
+            .values_panic([
+                provider.as_str().into(),
+                state.into(),
+                i64::from(failures).into(),
+                until.into(),
+                rest.into(),
+                (seen.version + 1).into(),
+            ])
+            .on_conflict(
+                OnConflict::column(health::Column::Provider)
+                    .update_columns([
+                        health::Column::State,
+                        health::Column::Failures,
+                        health::Column::UntilUs,
+                        health::Column::RestUs,
+                        health::Column::Version,
+                    ])
+                    .action_and_where(Expr::col((health::Entity, health::Column::Version)).eq(seen.version))
+                    .to_owned(),
+            )
+            .to_owned();
+        self.database.execute(&write).await.map(|done| done.rows_affected() == 1).map_err(cannot("write"))
+    }
+}
+
+fn interval_row(interval: &Interval) -> Result<interval::Model, Damage> {
+    let Interval { provider, sandbox, payer: Payer { project, job }, size, started_at, until, ended_at } = interval;
+    Ok(interval::Model {
+        provider: provider.to_string(),
+        sandbox: sandbox.to_string(),
+        started_at_us: started_at.as_microsecond(),
+        project: project.clone(),
+        job: job.clone(),
+        cpu_count: size.cpu_count.into(),
+        memory_mb: size.memory_mb.into(),
+        disk_mb: size.disk_mb.into(),
+        until_us: until.as_microsecond(),
+        ended_at_us: ended_at.map(Timestamp::as_microsecond),
+    })
+}
+
+fn read_interval(row: interval::Model) -> Result<Interval, Damage> {
+    Ok(Interval {
+        provider: row.provider.parse()?,
+        sandbox: row.sandbox.parse()?,
+        payer: Payer { project: row.project, job: row.job },
+        size: Size {
+            cpu_count: row.cpu_count.try_into()?,
+            memory_mb: row.memory_mb.try_into()?,
+            disk_mb: row.disk_mb.try_into()?,
+        },
+        started_at: Timestamp::from_microsecond(row.started_at_us)?,
+        until: Timestamp::from_microsecond(row.until_us)?,
+        ended_at: row.ended_at_us.map(Timestamp::from_microsecond).transpose()?,
+    })
+}
+
+fn read_creation(row: creation::Model) -> Result<Creation, Damage> {
+    Ok(Creation {
+        id: row.id.parse()?,
+        at: Timestamp::from_microsecond(row.at_us)?,
+        provider: row.provider.parse()?,
+        payer: Payer { project: row.project, job: row.job },
+        sandbox: row.sandbox.map(|id| id.parse()).transpose()?,
+    })
+}
+
+fn read_stored(row: &stored::Model) -> Result<Stored, Damage> {
+    let at = Timestamp::from_microsecond(row.at_us)?;
+    Ok(Stored { project: row.project.clone(), at, bytes: row.bytes.try_into()? })
+}
+
+fn read_tokens(row: tokens::Model) -> Result<Tokens, Damage> {
+    Ok(Tokens {
+        id: row.id.parse()?,
+        at: Timestamp::from_microsecond(row.at_us)?,
+        payer: Payer { project: row.project, job: row.job },
+        model: row.model,
+        input: row.input.try_into()?,
+        output: row.output.try_into()?,
+        cost: Usd::from_nanos(row.cost_nanos.try_into()?),
+    })
+}
+
+fn read_health(row: &health::Model) -> Result<Health, Damage> {
+    let until = Timestamp::from_microsecond(row.until_us)?;
+    let rest = Duration::from_micros(row.rest_us.try_into()?);
+    let breaker = match row.state.as_str() {
+        "healthy" => Breaker::Healthy,
+        "failing" => Breaker::Failing { failures: row.failures.try_into()? },
+        "open" => Breaker::Open { until, rest },
+        "probing" => Breaker::Probing { until, rest },
+        other => return Err(format!("unknown health `{other}`").into()),
+    };
+    Ok(Health { breaker, version: row.version })
+}

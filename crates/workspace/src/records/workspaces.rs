@@ -1,0 +1,210 @@
+//! Workspaces and their leases in a database.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use sdk::Secret;
+use sea_orm::sea_query::{Expr, ExprTrait, OnConflict, Query};
+use sea_orm::{
+    ActiveModelTrait, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbErr, EntityTrait, IntoActiveModel,
+    QueryFilter, QueryOrder, SqlErr, TransactionTrait,
+};
+
+use super::database::{DatabaseRecords, cannot};
+use super::entity::{lease, workspace};
+use super::memory::later;
+use super::model::{Lease, WorkspaceRecord, WorkspaceState};
+use super::port::{ChangeError, LeaseError, Leases, RecordsError, WorkspaceRecords};
+use crate::name::WorkspaceName;
+
+impl DatabaseRecords {
+    /// A transaction in which `lease` is the newest one and stays it: nobody can take the workspace meanwhile.
+    async fn under(&self, held: &Lease) -> Result<DatabaseTransaction, ChangeError> {
+        let transaction = self.database.begin().await.map_err(cannot("change"))?;
+        let kept = lease::Entity::update_many()
+            .col_expr(lease::Column::Fence, Expr::value(held.fence))
+            .filter(lease::Column::Workspace.eq(held.workspace.as_str()))
+            .filter(lease::Column::Fence.eq(held.fence))
+            .exec(&transaction)
+            .await
+            .map_err(cannot("change"))?;
+        match kept.rows_affected {
+            0 => Err(ChangeError::LeaseLost(held.workspace.clone())),
+            _ => Ok(transaction),
+        }
+    }
+}
+
+#[async_trait]
+impl WorkspaceRecords for DatabaseRecords {
+    async fn workspace(&self, name: &WorkspaceName) -> Result<Option<WorkspaceRecord>, RecordsError> {
+        let row = workspace::Entity::find_by_id(name.as_str()).one(&self.database).await.map_err(cannot("read"))?;
+        row.map(|row| from_row(row).map_err(cannot("understand"))).transpose()
+    }
+
+    async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>, RecordsError> {
+        let rows = workspace::Entity::find().order_by_asc(workspace::Column::Name).all(&self.database).await;
+        let rows = rows.map_err(cannot("read"))?;
+        let read: Result<Vec<_>, _> = rows.into_iter().map(|row| from_row(row).map_err(cannot("understand"))).collect();
+        let mut read = read?;
+        // Databases have orders of their own.
+        read.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(read)
+    }
+
+    async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {
+        let row = to_row(record).map_err(cannot("write"))?.into_active_model();
+        let transaction = self.under(lease).await?;
+        let inserted = workspace::Entity::insert(row).exec_without_returning(&transaction).await;
+        match inserted {
+            Err(error) if matches!(error.sql_err(), Some(SqlErr::UniqueConstraintViolation(_))) => {
+                return Err(ChangeError::Exists(record.name.clone()));
+            }
+            Err(error) => return Err(cannot("write")(error).into()),
+            Ok(_) => {}
+        }
+        transaction.commit().await.map_err(|error| cannot("write")(error).into())
+    }
+
+    async fn update_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {
+        let mut change = to_row(record).map_err(cannot("write"))?.into_active_model().reset_all();
+        change.name = sea_orm::ActiveValue::NotSet;
+        let transaction = self.under(lease).await?;
+        let updated = workspace::Entity::update_many()
+            .set(change)
+            .filter(workspace::Column::Name.eq(record.name.as_str()))
+            .exec(&transaction)
+            .await
+            .map_err(cannot("write"))?;
+        if updated.rows_affected == 0 {
+            return Err(ChangeError::LeaseLost(record.name.clone()));
+        }
+        transaction.commit().await.map_err(|error| cannot("write")(error).into())
+    }
+
+    async fn remove_workspace(&self, lease: &Lease) -> Result<(), ChangeError> {
+        let transaction = self.under(lease).await?;
+        let removed = workspace::Entity::delete_by_id(lease.workspace.as_str()).exec(&transaction).await;
+        removed.map_err(cannot("change"))?;
+        transaction.commit().await.map_err(|error| cannot("change")(error).into())
+    }
+}
+
+#[async_trait]
+impl Leases for DatabaseRecords {
+    async fn take_lease(
+        &self,
+        workspace: &WorkspaceName,
+        owner: &str,
+        now: Timestamp,
+        time: Duration,
+    ) -> Result<Lease, LeaseError> {
+        let until = later(now, time);
+        // One statement, so that of those who try at once exactly one succeeds.
+        let claim = Query::insert()
+            .into_table(lease::Entity)
+            .columns([lease::Column::Workspace, lease::Column::Owner, lease::Column::Fence, lease::Column::UntilUs])
+            .values_panic([workspace.as_str().into(), owner.into(), 1_i64.into(), until.as_microsecond().into()])
+            .on_conflict(
+                OnConflict::column(lease::Column::Workspace)
+                    .value(lease::Column::Owner, owner)
+                    .value(lease::Column::Fence, Expr::col((lease::Entity, lease::Column::Fence)).add(1_i64))
+                    .value(lease::Column::UntilUs, until.as_microsecond())
+                    .action_and_where(Expr::col((lease::Entity, lease::Column::UntilUs)).lte(now.as_microsecond()))
+                    .to_owned(),
+            )
+            .returning_col(lease::Column::Fence)
+            .to_owned();
+        let claimed = self.database.query_one(&claim).await.map_err(cannot("change"))?;
+        if let Some(row) = claimed {
+            let fence = row.try_get::<i64>("", "fence").map_err(cannot("understand"))?;
+            return Ok(Lease { workspace: workspace.clone(), owner: owner.to_owned(), fence, until });
+        }
+        let held = lease::Entity::find_by_id(workspace.as_str()).one(&self.database).await.map_err(cannot("read"))?;
+        let (owner, until_us) = held.map_or_else(|| ("another process".to_owned(), 0), |row| (row.owner, row.until_us));
+        let until = Timestamp::from_microsecond(until_us).map_err(cannot("understand"))?;
+        Err(LeaseError::Held { workspace: workspace.clone(), owner, until })
+    }
+
+    async fn renew_lease(&self, held: &Lease, now: Timestamp, time: Duration) -> Result<Lease, LeaseError> {
+        let until = later(now, time);
+        let renewed = lease::Entity::update_many()
+            .col_expr(lease::Column::UntilUs, Expr::value(until.as_microsecond()))
+            .filter(lease::Column::Workspace.eq(held.workspace.as_str()))
+            .filter(lease::Column::Fence.eq(held.fence))
+            .filter(lease::Column::UntilUs.ne(0_i64))
+            .exec(&self.database)
+            .await
+            .map_err(cannot("change"))?;
+        match renewed.rows_affected {
+            0 => Err(LeaseError::Lost(held.workspace.clone())),
+            _ => Ok(Lease { until, ..held.clone() }),
+        }
+    }
+
+    async fn release_lease(&self, held: &Lease) -> Result<(), RecordsError> {
+        let released: Result<_, DbErr> = lease::Entity::update_many()
+            .col_expr(lease::Column::UntilUs, Expr::value(0_i64))
+            .filter(lease::Column::Workspace.eq(held.workspace.as_str()))
+            .filter(lease::Column::Fence.eq(held.fence))
+            .exec(&self.database)
+            .await;
+        released.map(|_| ()).map_err(cannot("change"))
+    }
+}
+
+type Damage = Box<dyn Error + Send + Sync>;
+
+fn to_row(record: &WorkspaceRecord) -> Result<workspace::Model, Damage> {
+    let WorkspaceRecord {
+        name,
+        project,
+        provider,
+        sandbox,
+        state,
+        paused,
+        template,
+        created_at,
+        expires_at,
+        services,
+        env,
+        details,
+    } = record;
+    let env: BTreeMap<&str, &str> = env.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+    Ok(workspace::Model {
+        name: name.to_string(),
+        project: project.clone(),
+        provider: provider.to_string(),
+        sandbox: sandbox.as_ref().map(ToString::to_string),
+        state: state.as_str().to_owned(),
+        paused: *paused,
+        template: template.clone(),
+        created_at_us: created_at.as_microsecond(),
+        expires_at_us: expires_at.as_microsecond(),
+        services: serde_json::to_string(services)?,
+        env: serde_json::to_string(&env)?,
+        details: serde_json::to_string(details)?,
+    })
+}
+
+fn from_row(row: workspace::Model) -> Result<WorkspaceRecord, Damage> {
+    let known = WorkspaceState::ALL.into_iter().find(|state| state.as_str() == row.state);
+    let env: BTreeMap<String, String> = serde_json::from_str(&row.env)?;
+    Ok(WorkspaceRecord {
+        name: row.name.parse()?,
+        project: row.project,
+        provider: row.provider.parse()?,
+        sandbox: row.sandbox.map(|id| id.parse()).transpose()?,
+        state: known.ok_or_else(|| format!("unknown state `{}`", row.state))?,
+        paused: row.paused,
+        template: row.template,
+        created_at: Timestamp::from_microsecond(row.created_at_us)?,
+        expires_at: Timestamp::from_microsecond(row.expires_at_us)?,
+        services: serde_json::from_str(&row.services)?,
+        env: env.into_iter().map(|(name, value)| (name, Secret::from(value))).collect(),
+        details: serde_json::from_str(&row.details)?,
+    })
+}
