@@ -1,0 +1,107 @@
+//! Looks into files and prints what it finds, as ripgrep does.
+
+use std::io::{BufWriter, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use grep_printer::{JSONBuilder, SummaryBuilder, SummaryKind};
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder};
+use ignore::{DirEntry, WalkState};
+use termcolor::NoColor;
+
+use crate::arguments::{Arguments, Mode};
+use crate::walk::{is_searched, walker};
+
+/// Whether anything matched.
+pub(crate) fn search(arguments: &Arguments) -> Result<bool, String> {
+    let matcher = matcher(arguments)?;
+    let output = Mutex::new(BufWriter::new(std::io::stdout()));
+    let (searched, found) = (AtomicU64::new(0), AtomicBool::new(false));
+    walker(arguments)?.run(|| {
+        let (matcher, mut searchers) = (matcher.clone(), Searchers::new(arguments));
+        let (output, searched, found) = (&output, &searched, &found);
+        Box::new(move |entry| {
+            let Ok(entry) = entry else { return WalkState::Continue };
+            if !is_searched(&entry) {
+                return WalkState::Continue;
+            }
+            searched.fetch_add(1, Ordering::Relaxed);
+            let printed = look(arguments, &matcher, searchers.of(&entry), &entry);
+            if printed.is_empty() {
+                return WalkState::Continue;
+            }
+            found.store(true, Ordering::Relaxed);
+            let written = output.lock().is_ok_and(|mut output| output.write_all(&printed).is_ok());
+            if written { WalkState::Continue } else { WalkState::Quit }
+        })
+    });
+    let mut output = output.into_inner().map_err(|_| "a thread failed")?;
+    if arguments.stats {
+        // Whoever asked for the number has gone if it cannot be printed.
+        let _ = writeln!(output, "\n{} files searched", searched.into_inner());
+    }
+    let _ = output.flush();
+    Ok(found.into_inner())
+}
+
+fn matcher(arguments: &Arguments) -> Result<RegexMatcher, String> {
+    let mut builder = RegexMatcherBuilder::new();
+    builder.multi_line(true).case_insensitive(arguments.ignore_case).fixed_strings(arguments.literal);
+    if arguments.multiline {
+        builder.dot_matches_new_line(true);
+    } else {
+        builder.line_terminator(Some(b'\n'));
+    }
+    builder.build(&arguments.pattern).map_err(|error| error.to_string())
+}
+
+/// One for files that were found, one for files that were named: those are searched although they are binary.
+struct Searchers {
+    found: Searcher,
+    named: Searcher,
+}
+
+impl Searchers {
+    fn new(arguments: &Arguments) -> Self {
+        let build = |binary| {
+            SearcherBuilder::new()
+                .line_number(true)
+                .before_context(arguments.before)
+                .after_context(arguments.after)
+                .multi_line(arguments.multiline)
+                .binary_detection(binary)
+                .build()
+        };
+        let (quit, convert) = (BinaryDetection::quit(0), BinaryDetection::convert(0));
+        match (arguments.text, arguments.binary) {
+            (true, _) => Self { found: build(BinaryDetection::none()), named: build(BinaryDetection::none()) },
+            (false, true) => Self { found: build(convert.clone()), named: build(convert) },
+            (false, false) => Self { found: build(quit), named: build(convert) },
+        }
+    }
+
+    fn of(&mut self, entry: &DirEntry) -> &mut Searcher {
+        if entry.depth() == 0 { &mut self.named } else { &mut self.found }
+    }
+}
+
+/// What is printed of one file. One that cannot be read has nothing to print.
+fn look(arguments: &Arguments, matcher: &RegexMatcher, searcher: &mut Searcher, entry: &DirEntry) -> Vec<u8> {
+    let path = entry.path();
+    match arguments.mode {
+        Mode::Json => {
+            let mut printer = JSONBuilder::new().build(Vec::new());
+            let _ = searcher.search_path(matcher, path, printer.sink_with_path(matcher, path));
+            printer.into_inner()
+        }
+        mode => {
+            let kind = if mode == Mode::Count { SummaryKind::Count } else { SummaryKind::PathWithMatch };
+            let mut printer = SummaryBuilder::new();
+            printer.kind(kind).path_terminator(Some(0)).exclude_zero(true);
+            let mut printer = printer.build(NoColor::new(Vec::new()));
+            let _ = searcher.search_path(matcher, path, printer.sink_with_path(matcher, path));
+            printer.into_inner().into_inner()
+        }
+    }
+}
