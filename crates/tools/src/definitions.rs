@@ -59,7 +59,9 @@ pub fn definitions() -> Vec<Definition> {
 }
 
 fn object(required: &[&str], properties: Value) -> Value {
-    json!({ "type": "object", "additionalProperties": false, "required": required, "properties": properties })
+    let mut schema = json!({ "type": "object", "additionalProperties": false, "required": required });
+    schema["properties"] = properties;
+    schema
 }
 
 /// An output may always have these besides its own; on an error it may have nothing else.
@@ -67,6 +69,7 @@ fn output(properties: Value) -> Value {
     let mut all = json!({
         "error": { "type": "object", "properties": { "code": { "type": "string" } }, "required": ["code"] },
         "ignored_inputs": { "type": "array", "items": { "type": "string" } },
+        "sandbox_resumed": { "type": "boolean" },
     });
     if let (Value::Object(all), Value::Object(own)) = (&mut all, properties) {
         all.extend(own);

@@ -120,7 +120,7 @@ mod tests {
             prop_assert!(resolved.starts_with('/'));
             prop_assert!(resolved == "/" || !resolved.ends_with('/'));
             prop_assert!(resolved.split('/').skip(1).all(|part| resolved == "/" || !matches!(part, "" | "." | "..")));
-            prop_assert_eq!(normal(&resolved), resolved.clone());
+            prop_assert_eq!(&normal(&resolved), &resolved);
             prop_assert_eq!(resolve(&places(), &resolved).expect("again"), resolved);
         }
 

@@ -317,8 +317,7 @@ impl Parser<'_> {
             }
             group = Some(inner);
         }
-        loop {
-            let Some((token, text)) = self.peek().cloned() else { break };
+        while let Some((token, text)) = self.peek().cloned() {
             match token {
                 Token::Word(word, _) if group.is_none() => {
                     self.at += 1;

@@ -34,6 +34,8 @@ fi
 builtin printf '\036%s+%s %s\000%s\000' "$__sandbar_m" "$$" "$__sandbar_t" "$__sandbar_d" >&8
 exec 8>&-
 [[ $__sandbar_t == missing ]] && exit 1
+# Who was killed before there was anything to kill.
+[[ -e $__sandbar_s/out/$__sandbar_c.killed ]] && exit 137
 __sandbar_save() {
     [[ -n $__sandbar_s ]] || return 0
     {

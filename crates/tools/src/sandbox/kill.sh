@@ -4,8 +4,11 @@
 # It is run twice at the same time: by root, who may kill what sudo started, and by the user, whose environments root
 # cannot read where the capability for that is missing.
 #
-# $1 group or ''  $2 call  $3 how many tenths of a second to wait between TERM and KILL
+# $1 group or ''  $2 call  $3 how many tenths of a second to wait between TERM and KILL  $4 mark or ''
 g=$1 c=$2 t=$3
+# The command's shell may not be there yet. It looks for the mark before it runs the command, and the mark is made before
+# anybody is looked for: one of the two finds the other.
+[ -z "$4" ] || { mkdir -p "${4%/*}" && : >"$4"; }
 members() {
     k=
     for f in $(grep -lzsxF "SANDBAR_CALL=$c" /proc/[0-9]*/environ); do

@@ -197,10 +197,13 @@ impl Shell for SandboxShell {
     async fn kill(&mut self, grace: Duration) -> Result<usize, PortError> {
         let group = self.group.map_or(String::new(), |group| group.to_string());
         let tenths = (grace.as_millis() / 100).to_string();
-        let kill = Command::exec("/bin/sh", ["-c", KILL, "sh", &group, &self.call, &tenths]);
-        let kill = kill.timeout(grace + Duration::from_secs(10));
+        let mark = if group.is_empty() { format!("{}/out/{}.killed", self.state, self.call) } else { String::new() };
+        let kill = |mark: &str| {
+            let kill = Command::exec("/bin/sh", ["-c", KILL, "sh", &group, &self.call, &tenths, mark]);
+            kill.timeout(grace + Duration::from_secs(10))
+        };
         let commands = self.sandbox.commands();
-        let (by_user, by_root) = tokio::join!(commands.run(&kill), commands.run(kill.clone().user("root")));
+        let (by_user, by_root) = tokio::join!(commands.run(kill(&mark)), commands.run(kill("").user("root")));
         let count = |output: Output| output.stdout_text().trim().parse().unwrap_or(0);
         match (by_user.map(count), by_root.map(count)) {
             (Ok(one), Ok(other)) => Ok(one.max(other)),
@@ -253,5 +256,42 @@ async fn follow_up(mut shell: SandboxShell, writer: &Running, so_far: Bytes, exi
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+    use std::time::Instant;
+
+    #[test]
+    fn commands_are_cut_between_characters() {
+        let command = "→".repeat(100_000);
+        let cut = pieces(&command);
+        assert!(cut.iter().all(|piece| piece.len() <= PIECE));
+        assert_eq!(cut.concat(), command);
+        assert_eq!(pieces(""), [""]);
+    }
+
+    /// The script itself, without a sandbox: whoever reads its output may die, and nobody else would end the command.
+    #[test]
+    fn a_command_that_nobody_waits_for_is_ended_by_the_sandbox_itself() {
+        let state = tempfile::tempdir().expect("a directory");
+        let number = format!("98765{}", std::process::id());
+        let command = format!("sleep {number} & setsid sleep {number} & sleep {number}");
+        let begun = Instant::now();
+        let run = Command::new("/bin/sh")
+            .args(["-c", FOREGROUND, "sh"])
+            .arg(state.path())
+            .args(["MARK", &format!("call{number}"), "/tmp", "1", "", INNER, &command])
+            .env("HOME", state.path())
+            .stdin(Stdio::null())
+            .output()
+            .expect("sh runs");
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(String::from_utf8_lossy(&run.stdout).contains("MARK=137\0"), "{run:?}");
+        let left = Command::new("pgrep").args(["-f", &format!("^sleep {number}")]).output().expect("pgrep runs");
+        assert!(left.stdout.is_empty(), "{}", String::from_utf8_lossy(&left.stdout));
     }
 }

@@ -75,7 +75,7 @@ pub(crate) fn last_part(glob: &str) -> Option<&str> {
     let last = glob.rsplit('/').next()?;
     let balanced = |open, close| last.matches(open).count() == last.matches(close).count();
     let usable = !last.is_empty() && last != "**" && last != "*" && balanced('{', '}') && balanced('[', ']');
-    (usable && !last.contains([',', ':']) || usable && last.contains('{')).then_some(last)
+    (usable && (last.contains('{') || !last.contains([',', ':']))).then_some(last)
 }
 
 /// How many patterns the braces stand for, roughly.

@@ -82,10 +82,11 @@ pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, id: &str, input: &
         background,
         limit: request.limit + BACKSTOP,
     };
-    let shell = match watch.cancel.run_until_cancelled(machine.start(call)).await {
-        Some(started) => started.map_err(|error| broken("start the command", &error))?,
-        None => return Err(Failure::new(ErrorCode::Cancelled, "Not executed: cancelled.")),
-    };
+    if watch.cancel.is_cancelled() {
+        return Err(Failure::new(ErrorCode::Cancelled, "Not executed: cancelled."));
+    }
+    // Not given up half way: what was started has to be known to be ended.
+    let shell = machine.start(call).await.map_err(|error| broken("start the command", &error))?;
     if background {
         in_background(machine, shell, &request).await
     } else {

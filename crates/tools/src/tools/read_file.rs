@@ -103,7 +103,7 @@ async fn whole(machine: &dyn Machine, request: &Request, stat: &Stat) -> Outcome
     }
     ledger::remember(machine, &seen).await.map_err(|error| failed("remember", path, &error))?;
     let size = if contents.whole { bytes.len() as u64 } else { stat.size };
-    Ok(page.render(path, &decoded, size, Some(sha256)))
+    Ok(page.render(path, &decoded, size, Some(&sha256)))
 }
 
 /// Lines that the sandbox cut out of a large file.
@@ -210,7 +210,7 @@ impl Page {
         Ok(Self { first, last, total, shown, next: (last < total).then_some(last + 1) })
     }
 
-    fn render(self, path: &str, decoded: &Decoded, size: u64, sha256: Option<String>) -> Done {
+    fn render(self, path: &str, decoded: &Decoded, size: u64, sha256: Option<&str>) -> Done {
         let Self { first, last, total, shown, next } = self;
         let line_ending = LineEnding::of(&decoded.text);
         let mut text =

@@ -186,7 +186,7 @@ fn placeholders(content: &str, old: Option<&str>) -> Vec<String> {
         let dots = lower.starts_with("...") || lower.starts_with('…');
         let words = ["rest of", "existing code", "unchanged", "remains the same", "previous code", "remaining"];
         let speaks = words.iter().any(|word| lower.contains(word));
-        dots && speaks || speaks && (lower.ends_with("...") || lower.ends_with('…'))
+        speaks && (dots || lower.ends_with("...") || lower.ends_with('…'))
     };
     let lines = content.lines().enumerate().filter(|(_, line)| suspicious(line));
     lines

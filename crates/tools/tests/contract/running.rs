@@ -36,6 +36,8 @@ crate::contract!(in [memory, server, plain]: [
     nonsense_is_explained,
     any_text_is_only_text,
     words_of_the_shell_itself_stay_out,
+    whenever_it_is_cancelled_there_is_one_answer_and_no_process,
+    random_texts_come_back_unchanged,
 ]);
 
 async fn output_and_exit_code_come_back(world: &World) {
@@ -326,6 +328,61 @@ async fn words_of_the_shell_itself_stay_out(world: &World) {
     assert_eq!(run.structured["stdout"], "\u{1e}abc=0\nx\n");
 }
 
+async fn whenever_it_is_cancelled_there_is_one_answer_and_no_process(world: &World) {
+    // In memory after every single step; on a sandbox, where steps have no number, after some times.
+    for step in 0..40_u64 {
+        let watch = Watch::default();
+        let cancel = watch.cancel.clone();
+        let command = "echo a; sleep 4326 & sleep 4326; echo b";
+        let mut call = Box::pin(world.call_watched("bash", json!({ "command": command, "timeout": 30 }), watch));
+        if world.is_memory() {
+            for _ in 0..step {
+                tokio::select! {
+                    biased;
+                    run = &mut call => panic!("it ended by itself: {run:?}"),
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+        } else {
+            if step % 5 > 0 {
+                continue;
+            }
+            let wait = tokio::time::timeout(Duration::from_millis(step * 2), &mut call).await;
+            assert!(wait.is_err(), "it ended by itself");
+        }
+        cancel.cancel();
+        let run = call.await;
+        assert_eq!(run.code, Some(ErrorCode::Cancelled), "after {step}: {run:?}");
+        eventually("nothing is left", async || world.processes("sleep 4326").await == 0).await;
+    }
+    assert_eq!(world.ok("bash", json!({ "command": "echo alive" })).await, "alive\n[exit 0]");
+}
+
+async fn random_texts_come_back_unchanged(world: &World) {
+    use proptest::strategy::{Strategy, ValueTree};
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    for round in 0..12 {
+        let text = "[^\u{0}\n\r]{1,40}".new_tree(&mut runner).expect("a text").current();
+        let quoted = format!("'{}'", text.replace('\'', "'\\''"));
+        world.put(&format!("/home/user/r/text{round}.txt"), format!("{text}\n")).await;
+        let run = world
+            .call("bash", json!({ "command": format!("export T={quoted}; cat /home/user/r/text{round}.txt") }))
+            .await;
+        if !text.contains('\u{1b}') && !text.contains('\u{9b}') {
+            assert_eq!(run.structured["stdout"], format!("{text}\n"));
+        }
+        let found = world.call("grep", json!({ "pattern": text, "literal": true, "path": "/home/user/r" })).await;
+        assert_eq!(
+            found.structured["total_matches"].as_u64().map(|count| count > 0),
+            Some(true),
+            "{text:?}: {found:?}"
+        );
+        world.put("/home/user/edited.txt", format!("<{text}>")).await;
+        world.ok("edit_file", json!({ "path": "/home/user/edited.txt", "old_string": text, "new_string": "-" })).await;
+        assert_eq!(world.get("/home/user/edited.txt").await, "<->");
+    }
+}
+
 mod on_a_sandbox {
     use super::*;
 
@@ -337,6 +394,7 @@ mod on_a_sandbox {
         what_was_started_with_sudo_is_ended_too,
         a_program_that_asks_is_told_apart_from_one_that_works,
         the_session_can_be_closed,
+        a_sandbox_that_ends_is_an_answer,
     ]);
 }
 
@@ -383,7 +441,7 @@ async fn a_log_in_the_background_has_an_end(world: &World) {
     })
     .await;
     // The command is not held up by it.
-    eventually("the command goes on", async || world.processes("sleep 1000").await > 0).await;
+    eventually("the command goes on", async || world.processes("^sleep 1000").await > 0).await;
 }
 
 async fn what_was_started_with_sudo_is_ended_too(world: &World) {
@@ -405,4 +463,23 @@ async fn the_session_can_be_closed(world: &World) {
     assert!(world.processes("sleep 4325").await > 0);
     world.tools().close().await;
     assert_eq!(world.processes("sleep 4325").await, 0);
+}
+
+async fn a_sandbox_that_ends_is_an_answer(world: &World) {
+    let run = world.call("bash", json!({ "command": "echo begun; sleep 1000" }));
+    let end = async {
+        eventually("the command runs", async || world.processes("^sleep 1000").await > 0).await;
+        world.sandbox().kill().await.expect("it ends");
+    };
+    let (run, ()) = tokio::join!(run, end);
+    assert_eq!(run.code, Some(ErrorCode::SandboxUnavailable), "{run:?}");
+    assert!(run.text().starts_with("begun\n"), "{}", run.text());
+    for (tool, input) in [
+        ("read_file", json!({ "path": "/x" })),
+        ("grep", json!({ "pattern": "x" })),
+        ("bash", json!({ "command": "true" })),
+        ("write_file", json!({ "path": "/x", "content": "" })),
+    ] {
+        world.fails(tool, input, ErrorCode::SandboxUnavailable).await;
+    }
 }

@@ -104,11 +104,18 @@ impl World {
     }
 
     pub(crate) async fn call(&self, tool: &str, input: Value) -> ToolResult {
-        self.tools().dispatch(tool, input).await
+        self.call_watched(tool, input, Watch::default()).await
     }
 
+    /// Every answer of every case is what the tool's definition says.
     pub(crate) async fn call_watched(&self, tool: &str, input: Value, watch: Watch) -> ToolResult {
-        self.tools().dispatch_watched(tool, input, watch).await
+        let result = self.tools().dispatch_watched(tool, input, watch).await;
+        assert_eq!(result.is_error, result.code.is_some(), "{result:?}");
+        assert!(!result.content.is_empty(), "{result:?}");
+        if let Some(definition) = sandbar_tools::definitions().into_iter().find(|known| known.name == tool) {
+            assert_fits(&result.structured, &definition.output_schema, tool);
+        }
+        result
     }
 
     /// The text of a call that must work.
@@ -211,4 +218,34 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut ready: 
     };
     let done = tokio::time::timeout(Duration::from_secs(20), asking).await;
     assert!(done.is_ok(), "never happened: {what}");
+}
+
+/// The part of JSON Schema that the definitions use. Fields that no schema names are mistakes here.
+#[track_caller]
+fn assert_fits(value: &Value, schema: &Value, place: &str) {
+    if let Some(allowed) = schema["enum"].as_array() {
+        assert!(allowed.contains(value), "{place} is {value}");
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    match &schema["type"] {
+        Value::String(wanted) => assert_eq!(kind, wanted, "{place} is {value}"),
+        Value::Array(wanted) => assert!(wanted.iter().any(|wanted| wanted == kind), "{place} is {value}"),
+        _ => {}
+    }
+    if let (Value::Object(fields), Value::Object(known)) = (value, &schema["properties"]) {
+        for (name, value) in fields {
+            let schema = known.get(name).unwrap_or_else(|| panic!("{place} has an unknown field {name}"));
+            assert_fits(value, schema, &format!("{place}.{name}"));
+        }
+    }
+    if let Value::Array(items) = value {
+        items.iter().for_each(|item| assert_fits(item, &schema["items"], place));
+    }
 }
