@@ -91,6 +91,15 @@ def prepare(wanted: list[Column]) -> None:
             _prepare(directory, HERE / "pins" / f"js-{version}" / "package-lock.json", pinned, version, _make_js)
 
 
+def prepare_mcp() -> Path:
+    """The official MCP client and inspector, pinned; where they are."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        raise SetupError("node and npm are needed for the MCP inspector: install nodejs and npm")
+    directory = CACHE / "mcp"
+    _prepare(directory, HERE / "pins" / "mcp" / "package-lock.json", True, "", _make_js)
+    return directory
+
+
 def _prepare(directory: Path, pins: Path, pinned: bool, version: str, make) -> None:
     stamp = directory / ".ready"
     wanted = pins.read_text() if pinned else version

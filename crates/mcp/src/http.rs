@@ -12,6 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::serve::ListenerExt as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
@@ -52,6 +53,10 @@ pub(crate) async fn serve(
         StreamableHttpService::new(move || Ok(Handler::http(Arc::clone(&mine))), Arc::new(connections), config);
     let router = Router::new().route_service(PATH, service).layer(from_fn_with_state(Arc::new(access), gate));
     let finished = ended.clone();
+    // An answer is several small writes; the last must not wait for an acknowledgement of the first.
+    let listener = listener.tap_io(|connection| {
+        let _ = connection.set_nodelay(true);
+    });
     let serving = axum::serve(listener, router).with_graceful_shutdown(async move { finished.cancelled().await });
     let serving = async { serving.await };
     let watching = async {

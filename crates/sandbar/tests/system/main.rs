@@ -3,7 +3,9 @@
 mod cli;
 mod isolation;
 mod limits;
+mod mcp;
 mod network;
 mod program;
 mod reliability;
 mod support;
+mod tool;

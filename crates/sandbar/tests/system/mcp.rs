@@ -1,0 +1,227 @@
+//! `sandbar mcp` as a client starts it: the real program, a real client, real sandboxes.
+
+use crate::support::server::{PROGRAM, signal};
+use crate::support::{Server, eventually, http};
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ReadResourceRequestParams, ServerResult,
+};
+use rmcp::service::{PeerRequestOptions, RoleClient, RunningService, ServiceExt};
+use rmcp::transport::TokioChildProcess;
+use serde_json::{Value, json};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What would lead the program elsewhere.
+const VARIABLES: [&str; 8] = [
+    "E2B_API_KEY",
+    "E2B_API_URL",
+    "E2B_SANDBOX_URL",
+    "E2B_DOMAIN",
+    "SANDBAR_CONFIG",
+    "SANDBAR_LOG",
+    "SANDBAR_SANDBOX",
+    "SANDBAR_MCP_TOKEN",
+];
+
+fn program(server: &Server, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    for variable in VARIABLES {
+        command.env_remove(variable);
+    }
+    command.env("SANDBAR_DATA", server.data()).arg("mcp").args(arguments);
+    command
+}
+
+struct Client {
+    inner: RunningService<RoleClient, ()>,
+    pid: u32,
+}
+
+impl Client {
+    async fn start(server: &Server, arguments: &[&str]) -> Self {
+        let command = tokio::process::Command::from(program(server, arguments));
+        let (process, _) =
+            TokioChildProcess::builder(command).stderr(Stdio::null()).spawn().expect("the program starts");
+        let pid = process.id().expect("it runs");
+        Self { inner: ().serve(process).await.expect("a handshake"), pid }
+    }
+
+    fn request(tool: &str, input: Value) -> ClientRequest {
+        let arguments = serde_json::from_value(input).expect("an object");
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        ClientRequest::CallToolRequest(CallToolRequest::new(params))
+    }
+
+    async fn call(&self, tool: &str, input: Value) -> CallToolResult {
+        match self.inner.send_request(Self::request(tool, input)).await.expect("an answer") {
+            ServerResult::CallToolResult(result) => result,
+            other => panic!("not a result: {other:?}"),
+        }
+    }
+
+    async fn bash(&self, command: &str) -> String {
+        let result = self.call("bash", json!({ "command": command })).await;
+        result.content.last().and_then(|block| block.as_text()).expect("text").text.clone()
+    }
+
+    /// Leaves as a client does that is closed: its end of the pipes is closed.
+    async fn leave(self) {
+        self.inner.cancel().await.expect("the client ends");
+        gone(self.pid);
+    }
+}
+
+fn gone(pid: u32) {
+    let status = format!("/proc/{pid}/stat");
+    eventually("the program ends", Duration::from_secs(20), || {
+        let stat = std::fs::read_to_string(&status).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
+}
+
+fn sandbox_of(result: &CallToolResult) -> String {
+    let structured = result.structured_content.as_ref().expect("structured content");
+    structured["sandbox_id"].as_str().expect("the sandbox is named").to_owned()
+}
+
+fn state(server: &Server, id: &str) -> String {
+    let reply = server.call("GET", &format!("/sandboxes/{id}"), None);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json()["state"].as_str().expect("a state").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_comes_with_the_first_call_and_sleeps_when_the_client_leaves() {
+    let server = Server::with(&["--ephemeral"]);
+    let client = Client::start(&server, &[]).await;
+    assert_eq!(client.inner.list_all_tools().await.expect("tools").len(), 7);
+    assert_eq!(server.call("GET", "/v2/sandboxes", None).json(), json!([]), "nothing was needed so far");
+    let first = client.call("bash", json!({ "command": "cd /tmp; export A=b; seq 1 40000" })).await;
+    let id = sandbox_of(&first);
+    let notice = &first.content[0].as_text().expect("text").text;
+    assert!(notice.contains(&id), "{notice}");
+    assert_eq!(client.bash("pwd; echo $A").await, "/tmp\nb\n[exit 0]");
+
+    let link = first.content.iter().find_map(|block| block.as_resource_link()).expect("a link to the whole output");
+    let read = client.inner.read_resource(ReadResourceRequestParams::new(link.uri.clone())).await.expect("readable");
+    assert!(serde_json::to_string(&read.contents[0]).expect("JSON").contains("\\n39999\\n40000\\n"));
+
+    let request =
+        Client::request("bash", json!({ "command": "sleep 98765 & setsid sleep 98765 & sleep 98765", "timeout": 600 }));
+    let running = client.inner.send_cancellable_request(request, PeerRequestOptions::no_options()).await.expect("sent");
+    let sleepers = async || {
+        client.call("bash", json!({ "command": "pgrep -fxc 'sleep 98765'", "run_in_background": true })).await
+    };
+    let count = async || {
+        let said = sleepers().await;
+        said.structured_content.expect("structured")["stdout"].as_str().unwrap_or_default().trim().to_owned()
+    };
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while count().await != "3" {
+        assert!(tokio::time::Instant::now() < deadline, "the command runs");
+    }
+    running.cancel(None).await.expect("cancelled");
+    while count().await != "0" {
+        assert!(tokio::time::Instant::now() < deadline, "cancelling ends everything it started");
+    }
+    client.leave().await;
+    assert_eq!(state(&server, &id), "paused");
+
+    let again = Client::start(&server, &["--sandbox", &id]).await;
+    assert_eq!(again.bash("ls /home/user >/dev/null; echo awake").await, "awake\n[exit 0]");
+    assert_eq!(state(&server, &id), "running");
+    signal(again.pid, "TERM");
+    gone(again.pid);
+    assert_eq!(state(&server, &id), "paused", "as it was found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_sandbox_is_left_running_and_a_missing_one_is_told() {
+    let server = Server::with(&["--ephemeral"]);
+    let sandbox = server.create();
+    let client = Client::start(&server, &["--sandbox", &sandbox.id]).await;
+    assert_eq!(client.bash("echo hi").await, "hi\n[exit 0]");
+    client.leave().await;
+    assert_eq!(state(&server, &sandbox.id), "running");
+
+    let client = Client::start(&server, &["--sandbox", "iabsent"]).await;
+    let failed = client.call("bash", json!({ "command": "true" })).await;
+    assert_eq!(failed.is_error, Some(true));
+    let text = &failed.content[0].as_text().expect("text").text;
+    assert!(text.contains("iabsent") && text.contains("does not exist"), "{text}");
+    client.leave().await;
+}
+
+struct HttpServer {
+    child: Child,
+    address: String,
+    token: String,
+}
+
+impl HttpServer {
+    fn start(server: &Server) -> Self {
+        let mut child = program(server, &["--http", "127.0.0.1:0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        let mut line = || lines.next().expect("a line").expect("text");
+        let address =
+            line().strip_prefix("URL: http://").and_then(|url| url.strip_suffix("/mcp")).expect("the URL").to_owned();
+        let token = line().strip_prefix("Authorization: Bearer ").expect("the token").to_owned();
+        Self { child, address, token }
+    }
+
+    fn post(&self, more: &[(&str, &str)], body: &Value) -> http::Reply {
+        let accept = [("Accept", "application/json, text/event-stream"), ("Content-Type", "application/json")];
+        let headers = [&accept[..], more].concat();
+        http::request(&self.address, "POST", "/mcp", &headers, body.to_string().as_bytes()).expect("an answer")
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The last message of an event stream.
+fn message(reply: &http::Reply) -> Value {
+    let text = reply.text();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
+    data.filter_map(|data| serde_json::from_str(data).ok()).next_back().unwrap_or_else(|| panic!("no message: {text}"))
+}
+
+#[test]
+fn over_http_there_is_a_gate_and_the_sandbox_sleeps_with_the_last_connection() {
+    let server = Server::with(&["--ephemeral"]);
+    let mcp = HttpServer::start(&server);
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "0" } } });
+    let bearer = format!("Bearer {}", mcp.token);
+    let authorization = ("Authorization", bearer.as_str());
+    assert_eq!(mcp.post(&[], &hello).status, 401);
+    assert_eq!(mcp.post(&[("Authorization", "Bearer wrong")], &hello).status, 401);
+    assert_eq!(mcp.post(&[authorization, ("Origin", "https://evil.example")], &hello).status, 403);
+    assert_eq!(mcp.post(&[authorization, ("Host", "evil.example")], &hello).status, 403);
+
+    let agreed = mcp.post(&[authorization], &hello);
+    assert_eq!(agreed.status, 200, "{}", agreed.text());
+    let session = agreed.header("mcp-session-id").expect("a session").to_owned();
+    assert_eq!(message(&agreed)["result"]["protocolVersion"], "2025-06-18");
+    let known = [authorization, ("Mcp-Session-Id", session.as_str())];
+    let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    assert_eq!(mcp.post(&known, &ready).status, 202);
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": "bash", "arguments": { "command": "echo hi" } } });
+    let said = message(&mcp.post(&known, &call));
+    let id = said["result"]["structuredContent"]["sandbox_id"].as_str().expect("the sandbox is named").to_owned();
+    assert_eq!(state(&server, &id), "running");
+    let ended = http::request(&mcp.address, "DELETE", "/mcp", &known, b"").expect("an answer");
+    assert!((200..300).contains(&ended.status), "{}", ended.status);
+    eventually("the sandbox is paused", Duration::from_secs(20), || (state(&server, &id) == "paused").then_some(()));
+}
