@@ -85,6 +85,14 @@ impl Provider {
         self.config.template.as_deref().unwrap_or("base")
     }
 
+    /// Why it cannot even be asked, as far as that is known beforehand.
+    pub fn unusable(&self) -> Option<&Unusable> {
+        match &self.access {
+            Access::Service(client) => client.as_ref().err(),
+            Access::Local { .. } => None,
+        }
+    }
+
     /// A client of it.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::breaker::Admission;
 use super::resources::{Resources, ResourcesRefused, Sizing};
-use super::{ANSWER_TIME, Limits, Provider, Unusable};
+use super::{ANSWER_TIME, Limits, Provider};
 use crate::config::{Mistake, Variables, WorkspaceConfig};
 use crate::ledger::months;
 use crate::name::ProviderName;
@@ -177,8 +177,8 @@ impl Orchestrator {
     }
 
     async fn try_one(&self, provider: &Provider, request: &CreateRequest) -> Result<Outcome, OrchestratorError> {
-        if let Some(until) = self.left_alone(provider.name()).await? {
-            return Ok(Outcome::Next(format!("it failed repeatedly and is left alone until {until:.0}")));
+        if let Some(unusable) = provider.unusable() {
+            return Ok(Outcome::Next(unusable.to_string()));
         }
         let query = UsageQuery {
             since: Some(months::this(Timestamp::now()).from),
@@ -189,11 +189,16 @@ impl Orchestrator {
         if let Err(reached) = provider.plan().admits(&used, Timestamp::now()) {
             return Ok(Outcome::Next(reached.to_string()));
         }
+        if let Some(LeftAlone { until, reason }) = self.left_alone(provider.name()).await? {
+            let reason = format!("it failed repeatedly and is left alone until {until:.0}; the last time: {reason}");
+            return Ok(Outcome::Next(reason));
+        }
         let client = match provider.client().await {
             Ok(client) => client,
-            // A local server that does not start may start tomorrow; the reason is found out cheaply each time.
-            Err(unusable @ (Unusable::NoKey | Unusable::Misconfigured(_) | Unusable::NoLocalServer(_))) => {
-                return Ok(Outcome::Next(unusable.to_string()));
+            Err(unusable) => {
+                let reason = unusable.to_string();
+                self.note_health(provider.name(), Health::Bad(&reason)).await?;
+                return Ok(Outcome::Next(reason));
             }
         };
         let (sizing, longest) = match Sizing::of(&client.within(ANSWER_TIME)).await {
@@ -270,39 +275,42 @@ impl Orchestrator {
 
     /// A call that failed for a reason that lies with the provider.
     async fn trouble(&self, provider: &Provider, error: CallError) -> Result<Outcome, OrchestratorError> {
-        let health = if is_ill(&error) { Health::Bad } else { Health::Good };
+        let reason = error.to_string();
+        let health = if is_ill(&error) { Health::Bad(&reason) } else { Health::Good };
         self.note_health(provider.name(), health).await?;
-        Ok(Outcome::Next(error.to_string()))
+        Ok(Outcome::Next(reason))
     }
 
     /// Until when the breaker keeps everybody away. Taking the part of the probe is noted before anything is sent.
-    async fn left_alone(&self, provider: &ProviderName) -> Result<Option<Timestamp>, RecordsError> {
+    async fn left_alone(&self, provider: &ProviderName) -> Result<Option<LeftAlone>, RecordsError> {
+        let mut last = String::new();
         for _ in 0..HEALTH_TRIES {
             let now = Timestamp::now();
             let seen = self.records.health(provider).await?;
             match seen.breaker.admit(now) {
                 Admission::Allowed => return Ok(None),
-                Admission::Refused { until } => return Ok(Some(until)),
+                Admission::Refused { until } => return Ok(Some(LeftAlone { until, reason: seen.reason })),
                 Admission::Probe(probing) => {
-                    if self.records.change_health(provider, &seen, probing).await? {
+                    if self.records.change_health(provider, &seen, probing, &seen.reason).await? {
                         debug!(%provider, "probing");
                         return Ok(None);
                     }
                 }
             }
+            last = seen.reason;
         }
         // So many are trying at once that one of them has the probe.
-        Ok(Some(Timestamp::now()))
+        Ok(Some(LeftAlone { until: Timestamp::now(), reason: last }))
     }
 
-    async fn note_health(&self, provider: &ProviderName, health: Health) -> Result<(), RecordsError> {
+    async fn note_health(&self, provider: &ProviderName, health: Health<'_>) -> Result<(), RecordsError> {
         for _ in 0..HEALTH_TRIES {
             let seen = self.records.health(provider).await?;
-            let breaker = match health {
-                Health::Good => seen.breaker.succeeded(),
-                Health::Bad => seen.breaker.failed(Timestamp::now()),
+            let (breaker, reason) = match health {
+                Health::Good => (seen.breaker.succeeded(), ""),
+                Health::Bad(reason) => (seen.breaker.failed(Timestamp::now()), reason),
             };
-            if breaker == seen.breaker || self.records.change_health(provider, &seen, breaker).await? {
+            if breaker == seen.breaker || self.records.change_health(provider, &seen, breaker, reason).await? {
                 return Ok(());
             }
         }
@@ -312,9 +320,15 @@ impl Orchestrator {
 }
 
 #[derive(Clone, Copy)]
-enum Health {
+enum Health<'a> {
     Good,
-    Bad,
+    Bad(&'a str),
+}
+
+/// Nobody is sent to a provider until then.
+struct LeftAlone {
+    until: Timestamp,
+    reason: String,
 }
 
 /// With what the provider says of it; a provider that is silent now has still made it.

@@ -94,3 +94,81 @@ impl Price {
         hour.for_share(time.as_micros(), HOUR)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::records::{Creation, Interval, Payer};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a moment")
+    }
+
+    fn creation(second: i64) -> Creation {
+        Creation {
+            id: Uuid::nil(),
+            at: at(second),
+            provider: "p".parse().expect("a name"),
+            payer: Payer { project: "p".into(), job: None },
+            sandbox: None,
+        }
+    }
+
+    fn interval(started: i64, until: i64) -> Interval {
+        Interval {
+            provider: "p".parse().expect("a name"),
+            sandbox: "i1".parse().expect("an id"),
+            payer: Payer { project: "p".into(), job: None },
+            size: Size::default(),
+            started_at: at(started),
+            until: at(until),
+            ended_at: None,
+        }
+    }
+
+    #[test]
+    fn sandboxes_that_run_or_are_being_made_fill_the_plan() {
+        let plan = Plan { concurrent_sandboxes: Some(2), ..Plan::default() };
+        let used =
+            UsageRows { creations: vec![creation(1000)], intervals: vec![interval(0, 5000)], ..UsageRows::default() };
+        assert_eq!(plan.admits(&used, at(1010)), Err(PlanReached::Concurrency { most: 2 }));
+        // A creation that nobody finished is forgotten, and what has ended leaves room.
+        assert_eq!(plan.admits(&used, at(1200)), Ok(()));
+        assert_eq!(plan.admits(&used, at(5000)), Ok(()));
+        assert_eq!(Plan::default().admits(&used, at(1010)), Ok(()));
+    }
+
+    #[test]
+    fn creations_of_the_last_minute_count() {
+        let plan = Plan { creations_per_minute: Some(2), ..Plan::default() };
+        let used = UsageRows { creations: vec![creation(0), creation(50)], ..UsageRows::default() };
+        assert_eq!(plan.admits(&used, at(59)), Err(PlanReached::Creations { most: 2 }));
+        assert_eq!(plan.admits(&used, at(60)), Ok(()));
+    }
+
+    #[test]
+    fn minutes_count_in_their_month() {
+        let plan = Plan { minutes_per_month: Some(60), ..Plan::default() };
+        let first = months::this(at(1_700_000_000)).from.as_second();
+        // Of an hour and a half, half an hour lies in the month before.
+        let used = UsageRows { intervals: vec![interval(first - 1800, first + 3600)], ..UsageRows::default() };
+        assert_eq!(plan.admits(&used, at(first + 3599)), Ok(()));
+        assert_eq!(plan.admits(&used, at(first + 3600)), Err(PlanReached::Minutes { most: 60 }));
+        assert_eq!(plan.lifetime(Duration::from_secs(9)), Duration::from_secs(9));
+    }
+
+    #[test]
+    fn prices_add_up_by_size_and_time() {
+        let price = Price {
+            per_hour: Usd::from_cents(10),
+            per_cpu_hour: Usd::from_cents(5),
+            per_gib_hour: Usd::from_cents(2),
+            per_creation: Usd::ZERO,
+        };
+        let size = Size { cpu_count: 2, memory_mb: 512, disk_mb: 0 };
+        assert_eq!(price.of(size, Duration::from_secs(3600)), Usd::from_cents(21));
+        assert_eq!(price.of(size, Duration::from_secs(1800)), Usd::from_nanos(105_000_000));
+    }
+}

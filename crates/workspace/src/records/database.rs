@@ -20,8 +20,8 @@ use super::port::RecordsError;
 
 /// Another process may be writing; none writes for long.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
+/// For a connection, waiting for one that others use included: nobody is out of reach for longer unnoticed.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of one process, to Postgres.
 const CONNECTIONS: u32 = 8;
 /// Processes that start at once may get in each other's way when the tables are made.
@@ -74,8 +74,7 @@ fn sqlite(path: PathBuf) -> ConnectOptions {
         .min_connections(1)
         // One writer and no lock to wait for, except of other processes.
         .max_connections(1)
-        .connect_timeout(BUSY_TIMEOUT)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .acquire_timeout(ACQUIRE_TIMEOUT + BUSY_TIMEOUT)
         .sqlx_logging(false)
         .map_sqlx_sqlite_opts(move |options| {
             options
@@ -91,11 +90,7 @@ fn sqlite(path: PathBuf) -> ConnectOptions {
 
 fn postgres(url: &Secret) -> ConnectOptions {
     let mut options = ConnectOptions::new(url.expose());
-    options
-        .max_connections(CONNECTIONS)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
-        .sqlx_logging(false);
+    options.max_connections(CONNECTIONS).acquire_timeout(ACQUIRE_TIMEOUT).sqlx_logging(false);
     options
 }
 

@@ -181,6 +181,7 @@ pub(super) mod health {
         pub failures: i64,
         pub until_us: i64,
         pub rest_us: i64,
+        pub reason: String,
         pub version: i64,
     }
 

@@ -270,7 +270,7 @@ impl UsageRecords for MemoryRecords {
 #[async_trait]
 impl HealthRecords for MemoryRecords {
     async fn health(&self, provider: &ProviderName) -> Result<Health, RecordsError> {
-        Ok(self.held().health.get(provider).copied().unwrap_or_default())
+        Ok(self.held().health.get(provider).cloned().unwrap_or_default())
     }
 
     async fn change_health(
@@ -278,13 +278,14 @@ impl HealthRecords for MemoryRecords {
         provider: &ProviderName,
         seen: &Health,
         breaker: Breaker,
+        reason: &str,
     ) -> Result<bool, RecordsError> {
         let mut held = self.held();
         let place = held.health.entry(provider.clone()).or_default();
         if place.version != seen.version {
             return Ok(false);
         }
-        *place = Health { breaker, version: seen.version + 1 };
+        *place = Health { breaker, reason: reason.to_owned(), version: seen.version + 1 };
         Ok(true)
     }
 }

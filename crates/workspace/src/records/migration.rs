@@ -112,6 +112,7 @@ impl MigrationTrait for First {
             .col(big_integer("failures"))
             .col(big_integer("until_us"))
             .col(big_integer("rest_us"))
+            .col(text("reason"))
             .col(big_integer("version"));
         for table in tables {
             manager.create_table(table).await?;

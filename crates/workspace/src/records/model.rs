@@ -192,9 +192,11 @@ pub struct Warning {
 }
 
 /// What is known of a provider's health, with a number that changes with every write.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
     pub breaker: crate::provider::Breaker,
+    /// The last failure, for people.
+    pub reason: String,
     pub version: i64,
 }
 

@@ -140,6 +140,7 @@ pub trait HealthRecords: Send + Sync {
         provider: &ProviderName,
         seen: &Health,
         breaker: Breaker,
+        reason: &str,
     ) -> Result<bool, RecordsError>;
 }
 

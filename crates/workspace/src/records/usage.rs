@@ -274,7 +274,7 @@ impl UsageRecords for DatabaseRecords {
 impl HealthRecords for DatabaseRecords {
     async fn health(&self, provider: &ProviderName) -> Result<Health, RecordsError> {
         let row = health::Entity::find_by_id(provider.as_str()).one(&self.database).await.map_err(cannot("read"))?;
-        row.map_or_else(|| Ok(Health::default()), |row| read_health(&row).map_err(cannot("understand")))
+        row.map_or_else(|| Ok(Health::default()), |row| read_health(row).map_err(cannot("understand")))
     }
 
     async fn change_health(
@@ -282,6 +282,7 @@ impl HealthRecords for DatabaseRecords {
         provider: &ProviderName,
         seen: &Health,
         breaker: Breaker,
+        reason: &str,
     ) -> Result<bool, RecordsError> {
         let (state, failures, until, rest) = match breaker {
             Breaker::Healthy => ("healthy", 0, Timestamp::UNIX_EPOCH, Duration::ZERO),
@@ -298,6 +299,7 @@ impl HealthRecords for DatabaseRecords {
                 health::Column::Failures,
                 health::Column::UntilUs,
                 health::Column::RestUs,
+                health::Column::Reason,
                 health::Column::Version,
             ])
             .values_panic([
@@ -306,6 +308,7 @@ impl HealthRecords for DatabaseRecords {
                 i64::from(failures).into(),
                 until.into(),
                 rest.into(),
+                reason.into(),
                 (seen.version + 1).into(),
             ])
             .on_conflict(
@@ -315,6 +318,7 @@ impl HealthRecords for DatabaseRecords {
                         health::Column::Failures,
                         health::Column::UntilUs,
                         health::Column::RestUs,
+                        health::Column::Reason,
                         health::Column::Version,
                     ])
                     .action_and_where(Expr::col((health::Entity, health::Column::Version)).eq(seen.version))
@@ -384,7 +388,7 @@ fn read_tokens(row: tokens::Model) -> Result<Tokens, Damage> {
     })
 }
 
-fn read_health(row: &health::Model) -> Result<Health, Damage> {
+fn read_health(row: health::Model) -> Result<Health, Damage> {
     let until = Timestamp::from_microsecond(row.until_us)?;
     let rest = Duration::from_micros(row.rest_us.try_into()?);
     let breaker = match row.state.as_str() {
@@ -394,5 +398,5 @@ fn read_health(row: &health::Model) -> Result<Health, Damage> {
         "probing" => Breaker::Probing { until, rest },
         other => return Err(format!("unknown health `{other}`").into()),
     };
-    Ok(Health { breaker, version: row.version })
+    Ok(Health { breaker, reason: row.reason, version: row.version })
 }

@@ -1,0 +1,332 @@
+//! What every implementation promises.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sandbar_workspace::ledger::Usd;
+use sandbar_workspace::provider::Breaker;
+use sandbar_workspace::records::{
+    ChangeError, Creation, Interval, Lease, LeaseError, Payer, Records, Size, Stored, Tokens, UsageQuery, UsageRows,
+    Warning, WorkspaceRecord, WorkspaceState,
+};
+use sandbar_workspace::{ProviderName, WorkspaceName};
+use sdk::{SandboxId, Secret};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::stores::{self, Pair};
+
+macro_rules! contract {
+    ($($name:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test] async fn $name() { super::$name(super::stores::memory()).await })*
+        }
+        mod sqlite {
+            $(#[tokio::test] async fn $name() { super::$name(super::stores::sqlite().await).await })*
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::stores::postgres().await).await })*
+        }
+    };
+}
+
+contract! {
+    a_workspace_comes_back_as_it_was,
+    a_name_is_given_once,
+    one_at_a_time_has_the_lease,
+    of_many_who_try_at_once_one_gets_the_lease,
+    an_old_lease_changes_nothing,
+    a_lease_is_renewed_until_somebody_else_takes_it,
+    creations_are_counted_once_and_forgotten_only_when_none_was_made,
+    an_interval_ends_once_and_never_after_its_sandbox,
+    a_new_interval_ends_the_one_that_was_left_open,
+    usage_is_found_by_time_project_and_provider,
+    a_warning_is_given_once,
+    health_changes_only_for_who_has_seen_the_last,
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("a moment")
+}
+
+fn name(text: &str) -> WorkspaceName {
+    text.parse().expect("a name")
+}
+
+fn provider(text: &str) -> ProviderName {
+    text.parse().expect("a name")
+}
+
+fn sandbox(text: &str) -> SandboxId {
+    text.parse().expect("an id")
+}
+
+fn workspace(text: &str) -> WorkspaceRecord {
+    WorkspaceRecord {
+        name: name(text),
+        project: "shop".into(),
+        provider: provider("e2b"),
+        sandbox: Some(sandbox("i1")),
+        state: WorkspaceState::SettingUp,
+        paused: false,
+        template: None,
+        created_at: at(10),
+        expires_at: at(20),
+        services: json!([{ "command": "npm run dev", "port": 3000 }]),
+        env: BTreeMap::from([("TOKEN".to_owned(), Secret::from("hidden 'ü\"\n"))]),
+        details: json!({ "step": 3 }),
+    }
+}
+
+async fn lease(records: &Arc<dyn Records>, text: &str, now: i64) -> Lease {
+    records.take_lease(&name(text), "me", at(now), MINUTE).await.expect("nobody has it")
+}
+
+async fn a_workspace_comes_back_as_it_was(Pair { one, two, .. }: Pair) {
+    let held = lease(&one, "b", 0).await;
+    let mut record = workspace("b");
+    assert!(!format!("{record:?}").contains("hidden"));
+    one.insert_workspace(&record, &held).await.expect("it is new");
+    assert_eq!(two.workspace(&name("b")).await.expect("it is read"), Some(record.clone()));
+
+    for state in [WorkspaceState::Ready, WorkspaceState::Moving, WorkspaceState::Stopped] {
+        (record.state, record.paused, record.sandbox, record.template) = (state, true, None, Some("t".into()));
+        one.update_workspace(&record, &held).await.expect("the lease is the newest");
+        assert_eq!(two.workspace(&name("b")).await.expect("it is read").as_ref(), Some(&record));
+    }
+    let other = lease(&two, "a", 0).await;
+    two.insert_workspace(&workspace("a"), &other).await.expect("it is new");
+    let names: Vec<String> = one.workspaces().await.expect("read").iter().map(|it| it.name.to_string()).collect();
+    assert_eq!(names, ["a", "b"]);
+
+    one.remove_workspace(&held).await.expect("the lease is the newest");
+    one.remove_workspace(&held).await.expect("removing what is absent succeeds");
+    assert_eq!(two.workspace(&name("b")).await.expect("it is read"), None);
+    let gone = one.update_workspace(&record, &held).await;
+    assert!(gone.is_err(), "what was removed does not come back");
+}
+
+async fn a_name_is_given_once(Pair { one, two, .. }: Pair) {
+    let held = lease(&one, "a", 0).await;
+    one.insert_workspace(&workspace("a"), &held).await.expect("it is new");
+    one.release_lease(&held).await.expect("it is given back");
+    let held = lease(&two, "a", 0).await;
+    let again = two.insert_workspace(&workspace("a"), &held).await;
+    assert!(matches!(again, Err(ChangeError::Exists(_))), "{again:?}");
+    two.update_workspace(&workspace("a"), &held).await.expect("a refused insert leaves everything usable");
+}
+
+async fn one_at_a_time_has_the_lease(Pair { one, two, .. }: Pair) {
+    let first = one.take_lease(&name("a"), "process 1", at(0), MINUTE).await.expect("nobody has it");
+    assert_eq!((first.fence, first.until), (1, at(60)));
+    match two.take_lease(&name("a"), "process 2", at(59), MINUTE).await {
+        Err(LeaseError::Held { owner, until, .. }) => assert_eq!((owner.as_str(), until), ("process 1", at(60))),
+        other => panic!("{other:?}"),
+    }
+    two.take_lease(&name("b"), "process 2", at(0), MINUTE).await.expect("another workspace is free");
+    // Run out, or given back: the next has a higher number.
+    let second = two.take_lease(&name("a"), "process 2", at(60), MINUTE).await.expect("it has run out");
+    assert_eq!(second.fence, 2);
+    one.release_lease(&first).await.expect("giving back what was lost succeeds");
+    assert!(one.take_lease(&name("a"), "process 1", at(61), MINUTE).await.is_err(), "and takes nothing from others");
+    two.release_lease(&second).await.expect("it is given back");
+    let third = one.take_lease(&name("a"), "process 1", at(61), MINUTE).await.expect("it was given back");
+    assert_eq!(third.fence, 3);
+}
+
+async fn of_many_who_try_at_once_one_gets_the_lease(Pair { one, two, .. }: Pair) {
+    for round in 0..5 {
+        let tries = (0..16).map(|number| {
+            let records = Arc::clone(if number % 2 == 0 { &one } else { &two });
+            let owner = format!("process {number}");
+            tokio::spawn(async move { records.take_lease(&name("a"), &owner, at(round * 100), MINUTE).await.is_ok() })
+        });
+        let got = futures::future::join_all(tries).await;
+        assert_eq!(got.into_iter().filter(|got| *got.as_ref().expect("no panic")).count(), 1, "round {round}");
+    }
+}
+
+async fn an_old_lease_changes_nothing(Pair { one, two, .. }: Pair) {
+    let old = lease(&one, "a", 0).await;
+    one.insert_workspace(&workspace("a"), &old).await.expect("it is new");
+    let new = lease(&two, "a", 60).await;
+    let seen = two.workspace(&name("a")).await.expect("read");
+
+    let mut change = workspace("a");
+    change.project = "stale".into();
+    let refused = one.update_workspace(&change, &old).await;
+    assert!(matches!(refused, Err(ChangeError::LeaseLost(_))), "{refused:?}");
+    assert!(matches!(one.remove_workspace(&old).await, Err(ChangeError::LeaseLost(_))));
+    let mut other = workspace("a");
+    other.state = WorkspaceState::Ready;
+    assert!(matches!(one.insert_workspace(&other, &old).await, Err(ChangeError::LeaseLost(_))));
+    assert_eq!(two.workspace(&name("a")).await.expect("read"), seen);
+    two.update_workspace(&other, &new).await.expect("the new lease writes");
+}
+
+async fn a_lease_is_renewed_until_somebody_else_takes_it(Pair { one, two, .. }: Pair) {
+    let held = lease(&one, "a", 0).await;
+    let renewed = one.renew_lease(&held, at(30), MINUTE).await.expect("it is held");
+    assert_eq!((renewed.fence, renewed.until), (1, at(90)));
+    assert!(two.take_lease(&name("a"), "other", at(89), MINUTE).await.is_err());
+    // Late, but nobody came in between.
+    let late = one.renew_lease(&renewed, at(200), MINUTE).await.expect("nobody took it");
+    let other = two.take_lease(&name("a"), "other", at(260), MINUTE).await.expect("it has run out");
+    assert!(matches!(one.renew_lease(&late, at(261), MINUTE).await, Err(LeaseError::Lost(_))));
+    two.release_lease(&other).await.expect("it is given back");
+    assert!(matches!(two.renew_lease(&other, at(262), MINUTE).await, Err(LeaseError::Lost(_))));
+}
+
+fn payer(project: &str) -> Payer {
+    Payer { project: project.into(), job: Some("job".into()) }
+}
+
+fn interval(of: &str, started: i64, until: i64) -> Interval {
+    Interval {
+        provider: provider("e2b"),
+        sandbox: sandbox(of),
+        payer: payer("shop"),
+        size: Size { cpu_count: 2, memory_mb: 1024, disk_mb: 4096 },
+        started_at: at(started),
+        until: at(until),
+        ended_at: None,
+    }
+}
+
+async fn all(records: &Arc<dyn Records>) -> UsageRows {
+    records.usage(&UsageQuery::default()).await.expect("usage is read")
+}
+
+async fn creations_are_counted_once_and_forgotten_only_when_none_was_made(Pair { one, two, .. }: Pair) {
+    let creation = |number: u128, second: i64| Creation {
+        id: Uuid::from_u128(number),
+        at: at(second),
+        provider: provider("e2b"),
+        payer: payer("shop"),
+        sandbox: None,
+    };
+    for _ in 0..2 {
+        one.begin_creation(&creation(1, 0)).await.expect("it is noted");
+        one.begin_creation(&creation(2, 1)).await.expect("it is noted");
+        one.finish_creation(Uuid::from_u128(1), &interval("i1", 0, 100)).await.expect("it was made");
+        two.drop_creation(Uuid::from_u128(2)).await.expect("it was not made");
+        two.drop_creation(Uuid::from_u128(1)).await.expect("what was made stays");
+    }
+    let made = Creation { sandbox: Some(sandbox("i1")), ..creation(1, 0) };
+    let rows = all(&two).await;
+    assert_eq!((rows.creations, rows.intervals), (vec![made], vec![interval("i1", 0, 100)]));
+}
+
+async fn an_interval_ends_once_and_never_after_its_sandbox(Pair { one, two, .. }: Pair) {
+    let e2b = provider("e2b");
+    for (id, until) in [("i1", 100), ("i2", 100), ("i3", 100), ("i4", 100)] {
+        one.open_interval(&interval(id, 10, until)).await.expect("it is noted");
+    }
+    one.extend_interval(&e2b, &sandbox("i2"), at(300)).await.expect("it is noted");
+    for (id, end) in [("i1", 50), ("i2", 250), ("i3", 9999), ("i4", 5)] {
+        two.close_interval(&e2b, &sandbox(id), at(end)).await.expect("it is noted");
+        // Again, later: the first word stands.
+        one.close_interval(&e2b, &sandbox(id), at(end + 20)).await.expect("it is noted");
+        one.extend_interval(&e2b, &sandbox(id), at(9999)).await.expect("it is noted");
+        one.open_interval(&interval(id, 10, 100)).await.expect("it is noted");
+    }
+    one.close_interval(&provider("other"), &sandbox("i9"), at(1)).await.expect("nothing is open there");
+    let ends: Vec<_> =
+        all(&one).await.intervals.into_iter().map(|it| it.ended_at.expect("ended").as_second()).collect();
+    assert_eq!(ends, [50, 250, 100, 10]);
+}
+
+async fn a_new_interval_ends_the_one_that_was_left_open(Pair { one, two, .. }: Pair) {
+    one.open_interval(&interval("i1", 0, 100)).await.expect("it is noted");
+    // Its process died; another resumes the sandbox before and after the end that was known.
+    two.open_interval(&interval("i1", 60, 160)).await.expect("it is noted");
+    two.open_interval(&interval("i1", 500, 600)).await.expect("it is noted");
+    // What is repeated does not end what came later.
+    two.open_interval(&interval("i1", 60, 160)).await.expect("it is noted");
+    let found = all(&one).await.intervals;
+    let ends: Vec<_> = found.iter().map(|it| (it.started_at, it.ended_at)).collect();
+    assert_eq!(ends, [(at(0), Some(at(60))), (at(60), Some(at(160))), (at(500), None)]);
+}
+
+async fn usage_is_found_by_time_project_and_provider(Pair { one, two, .. }: Pair) {
+    one.open_interval(&interval("i1", 0, 100)).await.expect("noted");
+    one.close_interval(&provider("e2b"), &sandbox("i1"), at(50)).await.expect("noted");
+    let mut local = interval("i2", 10, 1000);
+    (local.provider, local.payer) = (provider("local"), payer("blog"));
+    one.open_interval(&local).await.expect("noted");
+    for (project, second, bytes) in [("shop", 0, 5), ("shop", 20, 6), ("shop", 60, 7), ("shop", 60, 8), ("blog", 90, 1)]
+    {
+        one.note_stored(&Stored { project: project.into(), at: at(second), bytes }).await.expect("noted");
+    }
+    let tokens = Tokens {
+        id: Uuid::from_u128(1),
+        at: at(70),
+        payer: payer("shop"),
+        model: "m".into(),
+        input: 1000,
+        output: 20,
+        cost: Usd::from_cents(3),
+    };
+    for _ in 0..2 {
+        one.note_tokens(&tokens).await.expect("noted");
+    }
+    let everything = all(&two).await;
+    assert_eq!((everything.intervals.len(), everything.stored.len(), everything.tokens.len()), (2, 4, 1));
+
+    let later = UsageQuery { since: Some(at(55)), ..UsageQuery::default() };
+    let rows = two.usage(&later).await.expect("read");
+    let levels: Vec<_> = rows.stored.iter().map(|level| (level.at.as_second(), level.bytes)).collect();
+    assert_eq!(levels, [(20, 6), (60, 8), (90, 1)], "the last level from before counts on");
+    assert_eq!((rows.intervals, rows.tokens), (vec![local.clone()], vec![tokens]));
+
+    let shop = UsageQuery { project: Some("shop".into()), ..UsageQuery::default() };
+    let rows = two.usage(&shop).await.expect("read");
+    assert_eq!((rows.intervals.len(), rows.stored.len(), rows.tokens.len()), (1, 3, 1));
+    let of_local = UsageQuery { provider: Some(provider("local")), ..UsageQuery::default() };
+    let rows = two.usage(&of_local).await.expect("read");
+    assert_eq!((rows.intervals, rows.stored.len(), rows.tokens.len()), (vec![local], 0, 0));
+}
+
+async fn a_warning_is_given_once(Pair { one, two, .. }: Pair) {
+    let warning = |percent: u8, period: &str| Warning {
+        limit: "budget 1".into(),
+        period: period.into(),
+        percent,
+        at: at(i64::from(percent)),
+    };
+    let tries = (0..16).map(|number| {
+        let records = Arc::clone(if number % 2 == 0 { &one } else { &two });
+        let warning = warning(50, "2026-11");
+        tokio::spawn(async move { records.note_warning(&warning).await.expect("noted") })
+    });
+    let first = futures::future::join_all(tries).await;
+    assert_eq!(first.into_iter().filter(|first| *first.as_ref().expect("no panic")).count(), 1);
+    assert!(one.note_warning(&warning(80, "2026-11")).await.expect("noted"));
+    assert!(one.note_warning(&warning(50, "2026-12")).await.expect("noted"));
+    let told = two.warnings().await.expect("read");
+    assert_eq!(told.iter().map(|warning| warning.percent).collect::<Vec<_>>(), [50, 50, 80]);
+}
+
+async fn health_changes_only_for_who_has_seen_the_last(Pair { one, two, .. }: Pair) {
+    let e2b = provider("e2b");
+    let seen = one.health(&e2b).await.expect("read");
+    assert_eq!(seen.breaker, Breaker::Healthy);
+    let rest = Duration::from_secs(30);
+    for breaker in [
+        Breaker::Failing { failures: 2 },
+        Breaker::Open { until: at(100), rest },
+        Breaker::Probing { until: at(190), rest },
+        Breaker::Healthy,
+    ] {
+        let seen = one.health(&e2b).await.expect("read");
+        assert!(one.change_health(&e2b, &seen, breaker, "no answer").await.expect("written"));
+        assert!(!two.change_health(&e2b, &seen, Breaker::Healthy, "").await.expect("refused"), "{breaker:?}");
+        let now = two.health(&e2b).await.expect("read");
+        assert_eq!((now.breaker, now.reason.as_str()), (breaker, "no answer"));
+    }
+    assert_eq!(two.health(&provider("other")).await.expect("read").breaker, Breaker::Healthy);
+}

@@ -1,0 +1,60 @@
+//! What only a database can get wrong.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sandbar_workspace::records::{DatabaseRecords, Leases};
+use sdk::Secret;
+
+use crate::postgres;
+
+#[tokio::test]
+async fn a_file_is_for_its_owner_only_and_survives() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("new/records.sqlite");
+    let url = Secret::from(format!("sqlite://{}", file.display()));
+    let name = "a".parse().expect("a name");
+    for fence in 1..=3 {
+        let records = DatabaseRecords::open(&url).await.expect("it opens");
+        let now = Timestamp::from_second(fence * 1000).expect("a moment");
+        let lease = records.take_lease(&name, "me", now, Duration::from_secs(1)).await.expect("it is free");
+        assert_eq!(lease.fence, fence);
+        for entry in std::fs::read_dir(file.parent().expect("a directory")).expect("it is read") {
+            let mode = entry.expect("an entry").metadata().expect("it is there").permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{mode:o}");
+        }
+        records.close().await.expect("it closes");
+    }
+}
+
+/// Many processes may start at once on a new database.
+async fn open_many(url: &str) {
+    let opens = (0..8).map(|_| {
+        let url = Secret::from(url);
+        tokio::spawn(async move { DatabaseRecords::open(&url).await.map(|_| ()) })
+    });
+    for opened in futures::future::join_all(opens).await {
+        opened.expect("no panic").expect("it opens");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_may_make_the_tables_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    open_many(&format!("sqlite://{}/records.sqlite", directory.path().display())).await;
+    open_many(&postgres::database().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_opened_is_said_without_the_password() {
+    let url = postgres::database().await.replace("sandbar@", "sandbar:hidden@").replace("/test_", "/absent_");
+    let error = DatabaseRecords::open(&Secret::from(url)).await.expect_err("there is no such database");
+    let mut said = format!("{error:?}");
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(error) = cause {
+        said.push_str(&error.to_string());
+        cause = error.source();
+    }
+    assert!(said.contains("cannot open the records") && !said.contains("hidden"), "{said}");
+}

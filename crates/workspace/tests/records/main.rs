@@ -1,0 +1,6 @@
+//! The contract of the records, on memory, SQLite and a real Postgres.
+
+mod contract;
+mod files;
+mod postgres;
+mod stores;
