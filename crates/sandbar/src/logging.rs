@@ -3,7 +3,11 @@
 use crate::doctor;
 use anyhow::anyhow;
 use std::io::stderr;
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 const VARIABLE: &str = "SANDBAR_LOG";
 const DEFAULT: &str = "info,sqlx=warn,sea_orm_migration=warn";
@@ -30,11 +34,16 @@ fn install(filter: &str) -> anyhow::Result<()> {
     let parsed = EnvFilter::builder().parse(filter).map_err(|error| {
         anyhow!("{VARIABLE}: `{filter}` is not a log filter ({error}); for example `debug` or `warn,sandbar_api=debug`")
     })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(parsed)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(stderr)
         .with_ansi(doctor::colours_on(&stderr()))
         .with_target(false)
-        .init();
+        .with_filter(filter_fn(|event| !shows_contents(event)));
+    tracing_subscriber::registry().with(lines).with(parsed).init();
     Ok(())
+}
+
+/// Whether a line could show what is in files: `rmcp` tells whole messages to whoever looks closely.
+fn shows_contents(event: &Metadata<'_>) -> bool {
+    event.target().starts_with("rmcp") && *event.level() > Level::INFO
 }

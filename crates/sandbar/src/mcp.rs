@@ -17,7 +17,7 @@ use sdk::model::SandboxState;
 use sdk::{Client, Connect, Create, FileError, Pause, Sandbox, SandboxError, SandboxId};
 use std::io::{Write as _, stdout};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -84,56 +84,56 @@ impl Mcp {
         let stop = stop_on_signals()?;
         let pictures = Pictures::new(&self.endpoint.config()?);
         let stay = Stay {
-            client: self.endpoint.client()?,
+            endpoint: self.endpoint,
             pictures: Arc::clone(&pictures),
-            template: self.template.clone(),
-            given: self.sandbox.clone(),
+            template: self.template,
+            given: self.sandbox,
             state: Mutex::default(),
         };
-        let settings = Settings { session: self.session.clone(), ..Settings::default() };
-        let server = Server::new(Arc::new(stay), settings);
+        let server = Server::new(Arc::new(stay), Settings { session: self.session, ..Settings::default() });
         let done = match self.http {
             None => server.stdio(stop).await,
-            Some(address) => self.listen(server, address, stop).await?,
+            Some(address) => listen(server, address, &self.allow_host, self.token_file.as_deref(), stop).await?,
         };
         pictures.close().await;
         Ok(done?)
     }
+}
 
-    async fn listen(
-        &self,
-        server: Server,
-        address: SocketAddr,
-        stop: CancellationToken,
-    ) -> anyhow::Result<Result<(), mcp::ServeError>> {
-        let token = self.token()?;
-        let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-        let address = listener.local_addr().context("cannot tell the address")?;
-        if !address.ip().is_loopback() {
-            eprintln!(
-                "sandbar: {address} can be reached from elsewhere, and HTTP is not encrypted: others may read the token"
-            );
-        }
-        let access = self.allow_host.iter().fold(Access::new(token.clone(), address), |access, name| access.host(name));
-        writeln!(stdout(), "URL: http://{address}{}\nAuthorization: Bearer {}", Server::PATH, token.expose())?;
-        stdout().flush()?;
-        Ok(server.http(listener, access, stop).await)
+async fn listen(
+    server: Server,
+    address: SocketAddr,
+    names: &[String],
+    token_file: Option<&Path>,
+    stop: CancellationToken,
+) -> anyhow::Result<Result<(), mcp::ServeError>> {
+    let token = token(token_file)?;
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let address = listener.local_addr().context("cannot tell the address")?;
+    if !address.ip().is_loopback() {
+        eprintln!(
+            "sandbar: {address} can be reached from elsewhere, and HTTP is not encrypted: others may read the token"
+        );
     }
+    let access = names.iter().fold(Access::new(token.clone(), address), |access, name| access.host(name));
+    writeln!(stdout(), "URL: http://{address}{}\nAuthorization: Bearer {}", Server::PATH, token.expose())?;
+    stdout().flush()?;
+    Ok(server.http(listener, access, stop).await)
+}
 
-    fn token(&self) -> anyhow::Result<Token> {
-        let text = match &self.token_file {
-            Some(file) => {
-                std::fs::read_to_string(file).with_context(|| format!("cannot read the token in {}", file.display()))?
-            }
-            None => match std::env::var(TOKEN) {
-                Ok(text) if !text.is_empty() => text,
-                _ => return Ok(Token::random()),
-            },
-        };
-        match Token::new(text.trim()) {
-            Some(token) => Ok(token),
-            None => bail!("the token must have 16 characters or more, and no spaces in it"),
+fn token(file: Option<&Path>) -> anyhow::Result<Token> {
+    let text = match file {
+        Some(file) => {
+            std::fs::read_to_string(file).with_context(|| format!("cannot read the token in {}", file.display()))?
         }
+        None => match std::env::var(TOKEN) {
+            Ok(text) if !text.is_empty() => text,
+            _ => return Ok(Token::random()),
+        },
+    };
+    match Token::new(text.trim()) {
+        Some(token) => Ok(token),
+        None => bail!("the token must have 16 characters or more, and no spaces in it"),
     }
 }
 
@@ -154,7 +154,8 @@ fn stop_on_signals() -> anyhow::Result<CancellationToken> {
 
 /// The one sandbox that this program's clients work in.
 struct Stay {
-    client: Client,
+    /// Looked at whenever the sandbox is entered: clients start this program early, perhaps before `sandbar up`.
+    endpoint: Endpoint,
     pictures: Arc<Pictures>,
     template: String,
     given: Option<SandboxId>,
@@ -170,7 +171,7 @@ struct State {
 
 /// While somebody works in it.
 struct Here {
-    id: SandboxId,
+    sandbox: Sandbox,
     /// To be paused in the end: it is ours, or it slept when we came.
     pause: bool,
     _keeper: AbortOnDropHandle<()>,
@@ -178,15 +179,15 @@ struct Here {
 
 impl Stay {
     /// An existing sandbox, and whether it slept.
-    async fn find(&self, id: &SandboxId) -> Result<(Sandbox, bool), SandboxError> {
-        let slept = self.client.info(id).await?.listed.state == SandboxState::Paused;
-        Ok((self.client.connect(id, Connect::timeout(LIFE)).await?, slept))
+    async fn find(client: &Client, id: &SandboxId) -> Result<(Sandbox, bool), SandboxError> {
+        let slept = client.info(id).await?.listed.state == SandboxState::Paused;
+        Ok((client.connect(id, Connect::timeout(LIFE)).await?, slept))
     }
 
-    async fn make(&self) -> Result<Sandbox, EnterError> {
+    async fn make(&self, client: &Client) -> Result<Sandbox, EnterError> {
         // Paused, should this program be killed.
         let create = Create::template(&self.template).timeout(LIFE).pause_on_timeout().metadata(MARK, "");
-        let made = self.client.create(create).await;
+        let made = client.create(create).await;
         made.map_err(|error| EnterError(format!("No sandbox could be made: {error}.")))
     }
 }
@@ -194,11 +195,13 @@ impl Stay {
 #[async_trait]
 impl Workplaces for Stay {
     async fn enter(&self) -> Result<Entered, EnterError> {
+        let client = self.endpoint.client();
+        let client = client.map_err(|error| EnterError(format!("There is no sandbox: {error:#}.")))?;
         let mut state = self.state.lock().await;
         let known = self.given.clone().or_else(|| state.made.clone());
         let found = match &known {
             None => None,
-            Some(id) => match self.find(id).await {
+            Some(id) => match Self::find(&client, id).await {
                 Ok((sandbox, slept)) => Some((sandbox, slept)),
                 Err(SandboxError::NotFound { .. }) if self.given.is_none() => None,
                 Err(error) => return Err(EnterError(format!("The sandbox cannot be used: {error}."))),
@@ -210,7 +213,7 @@ impl Workplaces for Stay {
                 (sandbox, pause, None)
             }
             None => {
-                let sandbox = self.make().await?;
+                let sandbox = self.make(&client).await?;
                 let id = sandbox.id();
                 eprintln!("sandbar: sandbox {id} (created)");
                 let gone = known.map(|old| format!("Sandbox {old} is gone with its files. ")).unwrap_or_default();
@@ -221,14 +224,15 @@ impl Workplaces for Stay {
             }
         };
         let keeper = AbortOnDropHandle::new(tokio::spawn(keep::alive(sandbox.clone())));
-        state.here = Some(Here { id: sandbox.id().clone(), pause, _keeper: keeper });
+        state.here = Some(Here { sandbox: sandbox.clone(), pause, _keeper: keeper });
         let bench = Bench { pictures: Arc::clone(&self.pictures), sandbox };
         Ok(Entered { workplace: Arc::new(bench), notice })
     }
 
     async fn leave(&self) {
-        let Some(Here { id, pause: true, .. }) = self.state.lock().await.here.take() else { return };
-        match self.client.pause(&id, Pause::with_memory()).await {
+        let Some(Here { sandbox, pause: true, .. }) = self.state.lock().await.here.take() else { return };
+        let id = sandbox.id();
+        match sandbox.pause(Pause::with_memory()).await {
             Ok(_) => eprintln!("sandbar: sandbox {id} is paused; `sandbar mcp --sandbox {id}` goes on with it"),
             Err(SandboxError::NotFound { .. }) => {}
             Err(error) => eprintln!("sandbar: sandbox {id} could not be paused: {error}"),

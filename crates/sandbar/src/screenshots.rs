@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use browser::store::{Occasion, Place, ScreenshotStore, StoreConfig};
 use browser::{Browser, BrowserConfig, CaptureRequest, Origin, Upstream};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use sdk::{Sandbox, Secret};
+use sdk::{Connect, Sandbox, Secret};
 use std::sync::{Arc, OnceLock};
 use tools::{Capture, CaptureError, Screenshots, Shot, Shots};
 
@@ -63,7 +63,7 @@ impl Screenshots for Preview {
     async fn capture(&self, capture: Capture) -> Result<Shots, CaptureError> {
         let Capture { port, url_path, full_page } = capture;
         let (browser, store) = self.pictures.tools()?;
-        let (origin, upstream) = address(&self.sandbox, port)?;
+        let (origin, upstream) = address(&self.awake().await?, port)?;
         let request = CaptureRequest { url_path, full_page, ..CaptureRequest::new(origin, upstream) };
         let seen = browser.capture(request).await.map_err(|error| explain(error, port))?;
         if seen.shots.iter().any(|shot| shot.http_status == Some(NOBODY_THERE)) {
@@ -90,6 +90,18 @@ impl Screenshots for Preview {
             blocked.push(format!("{} more", seen.blocked_more));
         }
         Ok(Shots { shots, title, blocked, console_errors: seen.console_errors })
+    }
+}
+
+impl Preview {
+    /// The sandbox, woken if it sleeps: an edge shows a page of its own for one that does.
+    async fn awake(&self) -> Result<Sandbox, CaptureError> {
+        let failed = |error: &(dyn std::error::Error + 'static)| CaptureError::Failed(told(error));
+        if self.sandbox.is_running().await.map_err(|error| failed(&error))? {
+            return Ok(self.sandbox.clone());
+        }
+        let connected = self.sandbox.client().connect(self.sandbox.id(), Connect::default()).await;
+        connected.map_err(|error| failed(&error))
     }
 }
 

@@ -110,9 +110,8 @@ async fn a_sandbox_comes_with_the_first_call_and_sleeps_when_the_client_leaves()
     let request =
         Client::request("bash", json!({ "command": "sleep 98765 & setsid sleep 98765 & sleep 98765", "timeout": 600 }));
     let running = client.inner.send_cancellable_request(request, PeerRequestOptions::no_options()).await.expect("sent");
-    let sleepers = async || {
-        client.call("bash", json!({ "command": "pgrep -fxc 'sleep 98765'", "run_in_background": true })).await
-    };
+    let sleepers =
+        async || client.call("bash", json!({ "command": "pgrep -fxc 'sleep 98765'", "run_in_background": true })).await;
     let count = async || {
         let said = sleepers().await;
         said.structured_content.expect("structured")["stdout"].as_str().unwrap_or_default().trim().to_owned()
@@ -150,6 +149,19 @@ async fn a_running_sandbox_is_left_running_and_a_missing_one_is_told() {
     assert_eq!(failed.is_error, Some(true));
     let text = &failed.content[0].as_text().expect("text").text;
     assert!(text.contains("iabsent") && text.contains("does not exist"), "{text}");
+    client.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_there_before_the_server_is_told_so_and_then_served() {
+    let mut server = Server::with(&["--ephemeral"]);
+    server.stop();
+    let client = Client::start(&server, &[]).await;
+    let failed = client.call("bash", json!({ "command": "true" })).await;
+    let text = &failed.content[0].as_text().expect("text").text;
+    assert!(failed.is_error == Some(true) && text.contains("`sandbar up`"), "{text}");
+    server.start_again();
+    assert_eq!(client.bash("echo hi").await, "hi\n[exit 0]");
     client.leave().await;
 }
 

@@ -144,6 +144,11 @@ fn pictures_are_taken_told_and_written() {
         assert!(kept == written && kept.starts_with(b"RIFF"));
     }
     assert_eq!(result["structured"]["title"], "T");
+
+    let paused = server.call("POST", &format!("/sandboxes/{}/pause", sandbox.id), None);
+    assert_eq!(paused.status, 204);
+    let again = here(&["take_screenshot", "{}", "--json"]);
+    assert_eq!(json_of(&again)["structured"]["title"], "T", "a sandbox that sleeps is woken for its picture");
 }
 
 #[test]
