@@ -159,8 +159,6 @@ pub(crate) enum Stream {
 /// What a command's shell does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ShellEvent {
-    /// No other command of the session runs any more. Time counts from here.
-    Turn,
     /// The shell runs.
     Started {
         group: u32,

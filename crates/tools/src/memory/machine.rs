@@ -320,7 +320,6 @@ async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Send
         let _ = lock(&machine.files).write(log, Bytes::new());
         tell(ShellEvent::Task { id: id.clone(), log: log.clone() }).await;
     }
-    tell(ShellEvent::Turn).await;
     let (mut env, directory) = environment(machine, call, pid);
     tell(ShellEvent::Started { group: pid, directory: directory.clone() }).await;
     let code = if matches!(directory, Started::Missing { .. }) {

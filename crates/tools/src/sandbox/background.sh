@@ -1,10 +1,11 @@
 # Runs one command of a model in the background: its output goes to a log of at most 64 MiB, its end is noted for the
 # next call. POSIX sh. It stays until the command has ended, so that the daemon can tell who waits for it.
 #
-# $1 state directory  $2 mark  $3 call  $4 root  $5 unused  $6 directory for this call or ''  $7 inner script  $8… command
+# $1 state directory  $2 mark  $3 call  $4 root  $5 unused  $6 directory for this call or ''  $7 inner.sh
+# $8 merge.sh  $9… command
 s=$1 m=$2 c=$3 a=$4 b=$6 i=$7
-shift 7
-mkdir -p "$s/bg" "$s/out" "$s/seen" || exit 125
+shift 8
+mkdir -p "$s/bg" "$s/out" "$s/seen" "$s/run" || exit 125
 n=1
 while ! mkdir "$s/bg/b$n" 2>/dev/null; do
     n=$((n + 1))
@@ -15,7 +16,7 @@ d=$s/bg/b$n
 printf '\036%s#b%s\000' "$m" "$n"
 exec 8>&1 >/dev/null 2>&1
 {
-    SANDBAR_CALL=$c setsid /bin/bash -l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" "$d" "$@" 7>&1 </dev/null
+    SANDBAR_CALL=$c setsid /bin/bash -l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" "$d" '' "$@" 7>&1 </dev/null
     echo $? >"$d/code"
     mv "$d/code" "$d/exit"
 } | {

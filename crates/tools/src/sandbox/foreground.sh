@@ -4,41 +4,41 @@
 # tell the end: the shell may `exec`, may be killed, and its children may hold the pipes for hours.
 #
 # stdout carries, besides the command's output:
-#   RS MARK ! NUL                                 no other command of the session runs
 #   RS MARK + PID SP STATUS NUL DIRECTORY NUL     the shell runs (written by the inner script, on descriptor 8)
 #   RS MARK = CODE NUL CWD NUL SURVIVORS NUL FINISHED NUL RS     the shell has ended
 # stderr gets RS MARK at the end, so that a reader knows when it has all of both.
 #
-# $1 state directory  $2 mark  $3 call  $4 root  $5 hard limit, s  $6 directory for this call or ''  $7 inner script  $8… command
-s=$1 m=$2 c=$3 h=$5 i=$7
+# $1 state directory  $2 mark  $3 call  $4 root  $5 hard limit, s  $6 directory for this call or ''  $7 inner.sh
+# $8 merge.sh  $9… command
+s=$1 m=$2 c=$3 h=$5 i=$7 x=$8
 # What this shell itself has to say (`Killed`) is nobody's output.
 exec 7>&2 2>/dev/null
-[ -d "$s/bg" ] || mkdir -p "$s/bg" "$s/out" "$s/seen" || exit 125
-# One command at a time in a session, also between processes. Children do not get the lock.
-if command -v flock >/dev/null 2>&1; then
-    exec 9>"$s/lock" && flock -w 3700 9
-fi
-printf '\036%s!\000' "$m"
-: >"$s/pid"
+[ -d "$s/run" ] || mkdir -p "$s/bg" "$s/out" "$s/seen" "$s/run" || exit 125
+# Named by this process, so that commands of separate programs do not meet; numbers come again, so there are never many.
+: >"$s/run/$$"
 # For the day the reader dies: nothing else would ever end the command. It ends with the command's shell.
 (
     trap 'kill "$p" 2>/dev/null; exit 0' TERM
-    sleep "$h" & p=$!
-    wait "$p"
-    for f in $(grep -lzsxF "SANDBAR_CALL=$c" /proc/[0-9]*/environ); do
-        f=${f#/proc/}
-        kill -KILL "${f%/environ}" 2>/dev/null
+    while :; do
+        sleep "$h" & p=$!
+        wait "$p"
+        for f in $(grep -lzsxF "SANDBAR_CALL=$c" /proc/[0-9]*/environ); do
+            f=${f#/proc/}
+            kill -KILL "${f%/environ}" 2>/dev/null
+        done
+        # Again, for those who were just being born.
+        h=1
     done
-) >/dev/null </dev/null 7>&- 9>&- &
+) >/dev/null </dev/null 7>&- &
 w=$!
 a=$4 b=$6
-shift 7
+shift 8
 # On one line, so that bash counts the command's lines from 1.
-SANDBAR_CALL=$c setsid /bin/bash -l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" keep "$@" 8>&1 9>&- </dev/null
+SANDBAR_CALL=$c setsid /bin/bash -l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" keep "$x" "$@" 8>&1 </dev/null
 r=$?
 kill "$w" 2>/dev/null
 p= d= o= f=
-read -r p <"$s/pid" || :
+read -r p <"$s/run/$$" || :
 IFS= read -r d <"$s/cwd" 2>/dev/null || :
 if [ -n "$p" ] && kill -s 0 -- "-$p" 2>/dev/null; then
     for t in /proc/[0-9]*/stat; do

@@ -1,36 +1,45 @@
 # Runs in the command's own login shell: takes up the directory and variables of the call before, and arranges that the
 # call after finds those of this one. bash. Who evaluates it then evaluates the command, in `__sandbar_v`.
 #
+# Commands of separate programs may run at the same time in one session. Each writes only what it changed itself, so that
+# none undoes the other.
+#
 # $1 this script  $2 state directory  $3 mark  $4 call  $5 root  $6 directory for this call or ''
-# $7 `keep`, or the directory of a background task, which leaves nothing behind  $8… command, in pieces: one argument may
-# have 128 KiB at most
+# $7 `keep`, or the directory of a background task, which leaves nothing behind  $8 merge.sh, which is rarely needed and
+# takes time to read  $9… command, in pieces: one argument may have 128 KiB at most
 # Descriptor 7 is the command's stderr, 8 takes word of the start.
 exec 2>&7 7>&-
-__sandbar_s=$2 __sandbar_m=$3 __sandbar_c=$4 __sandbar_r=$5 __sandbar_w=$6 __sandbar_k=$7
-shift 7
+__sandbar_s=$2 __sandbar_m=$3 __sandbar_c=$4 __sandbar_r=$5 __sandbar_w=$6 __sandbar_k=$7 __sandbar_x=$8
+shift 8
 IFS= __sandbar_v=$*
 IFS=$' \t\n'
 set --
-mapfile -t __sandbar_e 2>/dev/null <"$__sandbar_s/env"
-# A last line that is missing means that writing was interrupted.
-if [[ ${#__sandbar_e[@]} -gt 0 && ${__sandbar_e[-1]} == '# end' ]]; then
-    unset -v $(compgen -e) 2>/dev/null
-    builtin source "$__sandbar_s/env" 2>/dev/null
-fi
-unset -v __sandbar_e
-export SANDBAR_CALL=$__sandbar_c
-__sandbar_d= __sandbar_t=ok
+__sandbar_d= __sandbar_t=ok __sandbar_o=
 IFS= read -r -d '' __sandbar_d 2>/dev/null <"$__sandbar_s/cwd"
+__sandbar_g=$__sandbar_d
 if ! builtin cd -- "${__sandbar_d:-$__sandbar_r}" 2>/dev/null; then
     [[ -n $__sandbar_d ]] && __sandbar_t=gone
     builtin cd -- "$__sandbar_r" 2>/dev/null || builtin cd 2>/dev/null || builtin cd /
 fi
+mapfile -t __sandbar_e 2>/dev/null <"$__sandbar_s/env"
+# A last line that is missing means that writing was interrupted.
+if [[ ${#__sandbar_e[@]} -gt 0 && ${__sandbar_e[-1]} == '# end' ]]; then
+    IFS=$'\n' __sandbar_o="${__sandbar_e[*]}" IFS=$' \t\n'
+    mapfile -d '' -t __sandbar_e </proc/self/environ
+    __sandbar_n=$PWD
+    unset -v "${__sandbar_e[@]%%=*}" 2>/dev/null
+    builtin source "$__sandbar_s/env" 2>/dev/null
+    PWD=$__sandbar_n
+fi
+unset -v __sandbar_e
+export SANDBAR_CALL=$__sandbar_c
 if [[ -n $__sandbar_w ]]; then
     [[ $__sandbar_w == '~' || $__sandbar_w == '~/'* ]] && __sandbar_w=$HOME${__sandbar_w#\~}
     __sandbar_d=$__sandbar_w
     builtin cd -- "$__sandbar_w" 2>/dev/null && __sandbar_t=ok || __sandbar_t=missing
 fi
-[[ $__sandbar_k == keep ]] && builtin printf %s "$$" >|"$__sandbar_s/pid" || builtin printf %s "$$" >|"$__sandbar_k/pid"
+[[ $__sandbar_k == keep ]] && __sandbar_n=$__sandbar_s/run/$PPID || __sandbar_n=$__sandbar_k/pid
+builtin printf '%s\n' "$$" >|"$__sandbar_n"
 builtin printf '\036%s+%s %s\000%s\000' "$__sandbar_m" "$$" "$__sandbar_t" "$__sandbar_d" >&8
 exec 8>&-
 [[ $__sandbar_t == missing ]] && exit 1
@@ -38,12 +47,28 @@ exec 8>&-
 [[ -e $__sandbar_s/out/$__sandbar_c.killed ]] && exit 137
 __sandbar_save() {
     [[ -n $__sandbar_s ]] || return 0
-    {
-        # A directory that was removed keeps its name.
-        [[ $PWD -ef . ]] && builtin cd -P .
-        [[ -n $__sandbar_w ]] || builtin printf %s "$PWD" >|"$__sandbar_s/cwd"
-        { builtin declare -px && builtin echo '# end'; } >|"$__sandbar_s/env"
-    } 2>/dev/null
+    # A directory that was removed keeps its name.
+    [[ $PWD -ef . ]] && builtin cd -P .
+    [[ -n $__sandbar_w || $PWD == "$__sandbar_g" ]] || builtin printf %s "$PWD" >|"$__sandbar_s/cwd"
+    builtin unset -v SANDBAR_CALL
+    # Through a file, since a subshell would take longer.
+    __sandbar_t=$__sandbar_s/run/$PPID.env
+    { builtin declare -px && builtin echo '# end'; } >|"$__sandbar_t"
+    mapfile -t __sandbar_e <"$__sandbar_t"
+    local IFS=$'\n'
+    __sandbar_n="${__sandbar_e[*]}"
+    if [[ $__sandbar_n != "$__sandbar_o" ]]; then
+        exec 9>"$__sandbar_s/lock"
+        flock -w 10 9
+        __sandbar_e=()
+        mapfile -t __sandbar_e <"$__sandbar_s/env"
+        if [[ ${#__sandbar_e[@]} -gt 0 && ${__sandbar_e[-1]} == '# end' && "${__sandbar_e[*]}" != "$__sandbar_o" ]]; then
+            eval "$__sandbar_x"
+            __sandbar_merge "${__sandbar_e[*]}"
+        fi
+        builtin printf '%s\n' "$__sandbar_n" >|"$__sandbar_s/env"
+        exec 9>&-
+    fi
     __sandbar_s=
 }
 if [[ $__sandbar_k == keep ]]; then

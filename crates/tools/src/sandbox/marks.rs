@@ -101,7 +101,6 @@ impl Marks {
             })
         };
         let read = match kind {
-            b'!' => fields(1).map(|(_, length)| (Said::Event(ShellEvent::Turn), length)),
             b'#' => fields(1).map(|(texts, length)| {
                 let id = texts[0].clone();
                 let log = self.log(&id);
@@ -190,7 +189,7 @@ mod tests {
     }
 
     const WHOLE: &[u8] =
-        b"\x1eMARK!\0\x1eMARK+812 ok\0/w\0hi \x1e there\n\x1eMARX\x1eMARK=7\0/usr\x0012 node a.js\n\0b1 0\n\0\x1elate";
+        b"\x1eMARK+812 ok\0/w\0hi \x1e there\n\x1eMARX\x1eMARK=7\0/usr\x0012 node a.js\n\0b1 0\n\0\x1elate";
 
     #[test]
     fn our_words_are_taken_out_wherever_they_are_cut() {
@@ -202,11 +201,8 @@ mod tests {
             survivors: vec![Survivor { pid: 12, command: "node a.js".into() }],
             finished: vec![Finished { task: "b1".into(), exit_code: 0, log: "/s/bg/b1.log".into() }],
         };
-        let expected = [
-            Said::Event(ShellEvent::Turn),
-            Said::Event(ShellEvent::Started { group: 812, directory: Started::AsAsked }),
-            Said::Last(Some(end)),
-        ];
+        let expected =
+            [Said::Event(ShellEvent::Started { group: 812, directory: Started::AsAsked }), Said::Last(Some(end))];
         assert_eq!(others, expected);
         for cut in 0..WHOLE.len() {
             assert_eq!(all(&[&WHOLE[..cut], &WHOLE[cut..]]), (output.clone(), others.clone()), "cut at {cut}");

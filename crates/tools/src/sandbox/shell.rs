@@ -15,6 +15,7 @@ use crate::port::{PortError, Shell, ShellCall, ShellEnd, ShellEvent, Shells, Str
 const FOREGROUND: &str = include_str!("foreground.sh");
 const BACKGROUND: &str = include_str!("background.sh");
 const INNER: &str = include_str!("inner.sh");
+const MERGE: &str = include_str!("merge.sh");
 const KILL: &str = include_str!("kill.sh");
 
 /// One argument may have 128 KiB.
@@ -78,7 +79,7 @@ impl Shells for SandboxMachine {
         let seconds = limit.as_secs().to_string();
         let directory = directory.unwrap_or_default();
         let mut arguments: Vec<String> =
-            ["-c", script, "sh", &self.state, &mark, &id, &self.root, &seconds, &directory, INNER]
+            ["-c", script, "sh", &self.state, &mark, &id, &self.root, &seconds, &directory, INNER, MERGE]
                 .map(str::to_owned)
                 .into();
         arguments.extend(pieces(&command));
@@ -284,7 +285,7 @@ mod tests {
         let run = Command::new("/bin/sh")
             .args(["-c", FOREGROUND, "sh"])
             .arg(state.path())
-            .args(["MARK", &format!("call{number}"), "/tmp", "1", "", INNER, &command])
+            .args(["MARK", &format!("call{number}"), "/tmp", "1", "", INNER, MERGE, &command])
             .env("HOME", state.path())
             .stdin(Stdio::null())
             .output()

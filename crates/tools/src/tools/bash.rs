@@ -28,8 +28,6 @@ const MOST_OUTPUT: u64 = 256 * 1024 * 1024;
 const SETTLE: Duration = Duration::from_millis(1500);
 /// The sandbox's own limit comes after ours.
 const BACKSTOP: Duration = Duration::from_secs(30);
-/// Waiting for another command of the session, at most.
-const QUEUE: Duration = Duration::from_secs(3700);
 /// Silence after which a last line that looks like a question is one.
 const SILENCE: Duration = Duration::from_secs(20);
 /// The first time that progress is told, and the pause between two times.
@@ -141,7 +139,7 @@ async fn in_foreground(
     id: &str,
 ) -> Outcome {
     let asked = Instant::now();
-    let (mut begun, mut deadline) = (asked, asked + QUEUE + request.limit);
+    let deadline = asked + request.limit;
     let detach_at = watch.detach_after.map(|after| asked + after);
     let mut capture = Capture::default();
     let mut spoken = asked;
@@ -150,11 +148,6 @@ async fn in_foreground(
     let over = loop {
         tokio::select! {
             event = shell.next() => match event {
-                Ok(ShellEvent::Turn) => {
-                    begun = Instant::now();
-                    deadline = begun + request.limit;
-                    spoken = begun;
-                }
                 Ok(ShellEvent::Started { directory, .. }) => place = directory,
                 Ok(ShellEvent::Task { .. }) => {}
                 Ok(ShellEvent::Output(stream, bytes)) => {
@@ -186,7 +179,7 @@ async fn in_foreground(
         let text = format!("The command was not run: workdir {directory} does not exist or is not a directory.");
         return Err(Failure::new(ErrorCode::NotFound, text).with(json!({ "workdir": directory })));
     }
-    let report = Report { over, capture, place, elapsed: begun.elapsed(), silence: spoken.elapsed(), request };
+    let report = Report { over, capture, place, elapsed: asked.elapsed(), silence: spoken.elapsed(), request };
     report.render(machine, id).await
 }
 
@@ -460,7 +453,7 @@ async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request
                     group = Some(pid);
                 }
                 ShellEvent::Ended(end) => break Some(end),
-                ShellEvent::Turn | ShellEvent::Output(..) => {}
+                ShellEvent::Output(..) => {}
             },
             // A start that takes longer than usual is still a start.
             () = sleep_until(settle), if group.is_some() => break None,
