@@ -4,9 +4,11 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod faults;
 pub mod ledger;
 mod name;
 pub mod provider;
 pub mod records;
+pub mod snapshot;
 
 pub use name::{InvalidName, ProviderName, WorkspaceName};

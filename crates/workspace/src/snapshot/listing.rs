@@ -1,0 +1,131 @@
+//! Which snapshots there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::Snapshots;
+use super::digest::Digest;
+use super::key::{self, Part, ProjectId, Stamp};
+use super::manifest::{FORMAT, Manifest};
+use super::store::StoreError;
+
+/// A snapshot that exists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    pub stamp: Stamp,
+    /// The archive's key in the store.
+    pub key: String,
+    pub created_at: Timestamp,
+    pub condition: Condition,
+}
+
+/// What can be said of a snapshot without reading its archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// The manifest can be read, and the archive is there in its whole length.
+    Whole { files: u64, bytes: u64, sha256: Digest },
+    /// It cannot be restored.
+    Damaged { reason: String },
+}
+
+/// The objects of a project, by what they are.
+#[derive(Debug, Default)]
+pub(super) struct Generations {
+    manifests: BTreeSet<Stamp>,
+    /// With their sizes.
+    archives: BTreeMap<Stamp, u64>,
+}
+
+impl Generations {
+    /// Those that exist, oldest first.
+    pub(super) fn committed(&self) -> impl DoubleEndedIterator<Item = Stamp> + Clone {
+        self.manifests.iter().copied()
+    }
+
+    /// Archives that nothing speaks of, oldest first.
+    pub(super) fn orphans(&self) -> impl Iterator<Item = Stamp> {
+        self.archives.keys().copied().filter(|stamp| !self.manifests.contains(stamp))
+    }
+
+    pub(super) fn archive_size(&self, stamp: Stamp) -> Option<u64> {
+        self.archives.get(&stamp).copied()
+    }
+
+    /// The last stamp that was used, also for something that was never finished.
+    pub(super) fn newest(&self) -> Option<Stamp> {
+        self.manifests.last().max(self.archives.keys().last()).copied()
+    }
+}
+
+/// Why a manifest is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ManifestError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the manifest cannot be read: {0}")]
+    Unreadable(String),
+}
+
+impl Snapshots {
+    /// The snapshots of a project, oldest first.
+    ///
+    /// # Errors
+    /// When the store is in trouble. A snapshot that is damaged is none: it is listed as such.
+    pub async fn list(&self, project: &ProjectId) -> Result<Vec<Listed>, StoreError> {
+        let generations = self.generations(project).await?;
+        let mut listed = Vec::new();
+        for stamp in generations.committed() {
+            let condition = match self.manifest(project, stamp).await {
+                Ok(manifest) => {
+                    let Manifest { files, archive, .. } = manifest;
+                    match generations.archive_size(stamp) {
+                        Some(size) if size == archive.bytes => {
+                            Condition::Whole { files, bytes: size, sha256: archive.sha256 }
+                        }
+                        Some(size) => {
+                            let reason = format!("the archive has {size} bytes instead of {}", archive.bytes);
+                            Condition::Damaged { reason }
+                        }
+                        None => Condition::Damaged { reason: "the archive is missing".to_owned() },
+                    }
+                }
+                // Somebody pruned meanwhile.
+                Err(ManifestError::Store(StoreError::NotFound { .. })) => continue,
+                Err(ManifestError::Store(error)) => return Err(error),
+                Err(ManifestError::Unreadable(reason)) => Condition::Damaged { reason },
+            };
+            let key = key::archive(project, stamp).to_string();
+            listed.push(Listed { stamp, key, created_at: stamp.time(), condition });
+        }
+        Ok(listed)
+    }
+
+    /// What a snapshot's files must be.
+    pub(super) async fn manifest(&self, project: &ProjectId, stamp: Stamp) -> Result<Manifest, ManifestError> {
+        let text = self.objects.get(&key::manifest(project, stamp)).await?;
+        let manifest: Manifest =
+            serde_json::from_slice(&text).map_err(|error| ManifestError::Unreadable(error.to_string()))?;
+        let wrong = |what: String| Err(ManifestError::Unreadable(what));
+        match &manifest {
+            Manifest { format, .. } if *format != FORMAT => wrong(format!("its format is {format}, not {FORMAT}")),
+            Manifest { project: other, .. } if other != project => wrong(format!("it is of the project {other}")),
+            Manifest { stamp: other, .. } if *other != stamp => wrong(format!("it is of the snapshot {other}")),
+            _ => Ok(manifest),
+        }
+    }
+
+    pub(super) async fn generations(&self, project: &ProjectId) -> Result<Generations, StoreError> {
+        let mut generations = Generations::default();
+        for object in self.objects.list(&key::folder(project)).await? {
+            match key::parse(&object.location) {
+                Some((stamp, Part::Manifest)) => _ = generations.manifests.insert(stamp),
+                Some((stamp, Part::Archive)) => _ = generations.archives.insert(stamp, object.size),
+                None => {}
+            }
+        }
+        Ok(generations)
+    }
+}

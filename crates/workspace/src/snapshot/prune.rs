@@ -1,0 +1,50 @@
+//! Removes old snapshots. The manifest goes first: from then on the snapshot does not exist, and what is left of it is an
+//! archive that nothing speaks of, which the next prune removes.
+
+use super::Snapshots;
+use super::key::{self, ProjectId, Stamp};
+use super::store::StoreError;
+use crate::faults::{Point, reach};
+
+/// What was removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<Stamp>,
+    /// Archives of saves that were interrupted, and of snapshots that were removed in part.
+    pub orphans: Vec<Stamp>,
+}
+
+impl Snapshots {
+    /// Removes all but the `keep` newest snapshots of a project (one at least is kept), and what interrupted work left
+    /// behind.
+    ///
+    /// # Errors
+    /// When the store is in trouble; calling again goes on.
+    pub async fn prune(&self, project: &ProjectId, keep: usize) -> Result<Pruned, StoreError> {
+        let _turn = self.turn(project).await;
+        self.prune_in_turn(project, keep).await
+    }
+
+    pub(super) async fn prune_in_turn(&self, project: &ProjectId, keep: usize) -> Result<Pruned, StoreError> {
+        let generations = self.generations(project).await?;
+        reach(Point::PruneListed).await;
+        let mut pruned = Pruned::default();
+        for stamp in generations.committed().rev().skip(keep.max(1)).collect::<Vec<_>>().into_iter().rev() {
+            self.objects.delete(&key::manifest(project, stamp)).await?;
+            reach(Point::PruneManifestDeleted).await;
+            self.objects.delete(&key::archive(project, stamp)).await?;
+            reach(Point::PruneArchiveDeleted).await;
+            pruned.snapshots.push(stamp);
+        }
+        // One that is newer than every snapshot may be about to become one, in a process that has the lease.
+        let newest = generations.committed().next_back();
+        for stamp in generations.orphans().filter(|stamp| Some(*stamp) < newest) {
+            self.objects.delete(&key::archive(project, stamp)).await?;
+            reach(Point::PruneOrphanDeleted).await;
+            pruned.orphans.push(stamp);
+        }
+        self.objects.sweep(&key::folder(project)).await?;
+        Ok(pruned)
+    }
+}

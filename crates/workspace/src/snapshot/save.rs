@@ -1,0 +1,367 @@
+//! Saves the files of a sandbox.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use object_store::path::Path as Key;
+use sdk::{Chunk, CommandError, Sandbox, SandboxId};
+use tracing::{info, warn};
+
+use super::archive::{self, Contents};
+use super::complaint;
+use super::digest::Hasher;
+use super::key::{self, ProjectId, Stamp};
+use super::left_out::LeftOut;
+use super::manifest::{ArchiveFacts, FORMAT, FilePath, Manifest};
+use super::prune::Pruned;
+use super::script::{self, Input, Said, Script, ScriptError};
+use super::store::{StoreError, Upload};
+use super::{Digest, Snapshots};
+use crate::faults::{Point, reach};
+
+/// What is saved.
+#[derive(Debug, Clone)]
+pub struct SnapshotOptions {
+    /// The directory whose whole content is saved.
+    pub root: String,
+    pub left_out: LeftOut,
+    /// How often the archive is made anew because files changed while they were read, before such files are recorded
+    /// as changed. A process that writes all the time makes every archive so, so that the first one is good enough
+    /// unless said otherwise.
+    pub anew_when_changed: u32,
+}
+
+impl Default for SnapshotOptions {
+    fn default() -> Self {
+        Self { root: "/home/user".to_owned(), left_out: LeftOut::default(), anew_when_changed: 0 }
+    }
+}
+
+/// A snapshot that is safe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saved {
+    pub stamp: Stamp,
+    /// The archive's key in the store.
+    pub key: String,
+    /// Regular files in it.
+    pub files: u64,
+    /// Length of the archive.
+    pub bytes: u64,
+    /// Of the archive.
+    pub sha256: Digest,
+    /// Files that were written to while they were read.
+    pub changed: Vec<FilePath>,
+    /// Generated folders that are not in it.
+    pub left_out: Vec<FilePath>,
+    /// What was removed after it was safe. When the store did not let us, the next save goes on with it.
+    pub pruned: Pruned,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    #[error("{root} in sandbox {id} cannot be saved: it is no directory that can be entered")]
+    NoRoot { id: SandboxId, root: String },
+    /// Restore again: what is there is neither the old tree nor the new one.
+    #[error("{root} in sandbox {id} cannot be saved: a restore was interrupted in it")]
+    HalfRestored { id: SandboxId, root: String },
+    #[error("tar could not read {root} in sandbox {id}: {message}")]
+    Archiving { id: SandboxId, root: String, message: String },
+    #[error("the archive from sandbox {id} cannot be read: {detail}")]
+    Garbled { id: SandboxId, detail: String },
+    #[error("nothing came from sandbox {id} for {after:?} while it was being saved")]
+    Silent { id: SandboxId, after: Duration },
+    #[error("could not save sandbox {}", id)]
+    Sandbox { id: SandboxId, source: CommandError },
+    #[error("the snapshot of project {project} could not be stored")]
+    Store { project: ProjectId, source: StoreError },
+    /// The store said that it has the snapshot, and then had something else.
+    #[error("the store does not have snapshot {stamp} of project {project} as it was stored: {what}")]
+    NotKept { project: ProjectId, stamp: Stamp, what: &'static str },
+}
+
+impl SaveError {
+    /// Whether trying again may help.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Store { source, .. } => source.is_transient(),
+            Self::Sandbox { source, .. } => match source {
+                CommandError::ConnectionLost { .. } => true,
+                CommandError::Call(error) => error.is_service_trouble(),
+                _ => false,
+            },
+            Self::Silent { .. } | Self::Garbled { .. } | Self::NotKept { .. } => true,
+            // Something may have been in the way for a moment.
+            Self::Archiving { .. } => true,
+            Self::NoRoot { .. } | Self::HalfRestored { .. } => false,
+        }
+    }
+}
+
+/// An archive that has come from a sandbox.
+struct Streamed {
+    contents: Contents,
+    facts: ArchiveFacts,
+    owners: bool,
+    left_out: Vec<FilePath>,
+    changed: Vec<FilePath>,
+}
+
+impl Snapshots {
+    /// Saves the files of a sandbox as a new snapshot of `project`, then removes the oldest ones.
+    ///
+    /// The sandbox goes on working meanwhile. Dropping the future leaves no snapshot, and `tar` in the sandbox running
+    /// until it finds that nobody reads it.
+    ///
+    /// # Errors
+    /// After all attempts, the last one's. Earlier snapshots are then as they were.
+    #[tracing::instrument(skip_all, fields(sandbox = %sandbox.id(), project = %project))]
+    pub async fn save(
+        &self,
+        sandbox: &Sandbox,
+        project: &ProjectId,
+        options: &SnapshotOptions,
+    ) -> Result<Saved, SaveError> {
+        let _turn = self.turn(project).await;
+        reach(Point::SaveBegun).await;
+        let mut attempt = 1;
+        let mut saved = loop {
+            match self.try_save(sandbox, project, options).await {
+                Ok(saved) => break saved,
+                Err(error) if error.is_transient() && attempt < self.settings.attempts => {
+                    warn!(attempt, error = %chain(&error), "a snapshot failed and is tried again");
+                    attempt += 1;
+                    self.back_off(attempt).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        match self.prune_in_turn(project, self.settings.keep).await {
+            Ok(pruned) => saved.pruned = pruned,
+            Err(error) => warn!(error = %chain(&error), "old snapshots were not removed"),
+        }
+        info!(key = saved.key, files = saved.files, bytes = saved.bytes, attempt, "snapshot saved");
+        Ok(saved)
+    }
+
+    async fn try_save(
+        &self,
+        sandbox: &Sandbox,
+        project: &ProjectId,
+        options: &SnapshotOptions,
+    ) -> Result<Saved, SaveError> {
+        let failed = |source| SaveError::Store { project: project.clone(), source };
+        let newest = self.generations(project).await.map_err(failed)?.newest();
+        let stamp = Stamp::after(newest, Timestamp::now());
+        reach(Point::SaveStamped).await;
+
+        let key = key::archive(project, stamp);
+        let mut anew = options.anew_when_changed;
+        let (streamed, upload) = loop {
+            let mut upload = self.objects.upload(key.clone());
+            match self.stream(sandbox, project, options, &mut upload).await {
+                Ok(streamed) if !streamed.changed.is_empty() && anew > 0 => {
+                    info!(files = streamed.changed.len(), "files changed while they were archived: once more");
+                    anew -= 1;
+                    upload.abort().await;
+                }
+                Ok(streamed) => break (streamed, upload),
+                Err(error) => {
+                    upload.abort().await;
+                    return Err(error);
+                }
+            }
+        };
+        reach(Point::SaveStreamed).await;
+        upload.finish().await.map_err(failed)?;
+        reach(Point::SaveArchiveStored).await;
+
+        let Streamed { contents, facts, owners, left_out, changed } = streamed;
+        let Contents { entries, files, bytes } = contents;
+        let manifest = Manifest {
+            format: FORMAT,
+            project: project.clone(),
+            stamp,
+            root: options.root.clone(),
+            archive: facts,
+            files,
+            bytes,
+            owners,
+            left_out,
+            changed,
+            entries,
+        };
+        let text = serde_json::to_vec(&manifest).expect("names and numbers can be written as JSON");
+        let text = Bytes::from(text);
+        let manifest_key = key::manifest(project, stamp);
+        self.objects.create(&manifest_key, text.clone()).await.map_err(failed)?;
+        reach(Point::SaveCommitted).await;
+
+        let what = self.forgotten(&key, facts.bytes, &manifest_key, &text).await.map_err(failed)?;
+        if let Some(what) = what {
+            self.objects.delete(&manifest_key).await.map_err(failed)?;
+            return Err(SaveError::NotKept { project: project.clone(), stamp, what });
+        }
+        reach(Point::SaveVerified).await;
+
+        let Manifest { changed, left_out, .. } = manifest;
+        let ArchiveFacts { bytes, sha256 } = facts;
+        let pruned = Pruned::default();
+        Ok(Saved { stamp, key: key.to_string(), files, bytes, sha256, changed, left_out, pruned })
+    }
+
+    /// What the store does not have, of that which it said it has.
+    async fn forgotten(
+        &self,
+        archive: &Key,
+        bytes: u64,
+        manifest: &Key,
+        text: &Bytes,
+    ) -> Result<Option<&'static str>, StoreError> {
+        if self.objects.size(archive).await? != Some(bytes) {
+            return Ok(Some("the archive is missing or has another length"));
+        }
+        match self.objects.get(manifest).await {
+            Ok(there) if there == text => Ok(None),
+            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(Some("the manifest is missing or another one")),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Brings the archive from the sandbox into the store, and reads it on the way.
+    async fn stream(
+        &self,
+        sandbox: &Sandbox,
+        project: &ProjectId,
+        options: &SnapshotOptions,
+        upload: &mut Upload,
+    ) -> Result<Streamed, SaveError> {
+        let trouble = |error| of_script(sandbox, error);
+        let arguments = [options.root.clone()].into_iter().chain(options.left_out.arguments()).collect();
+        let script = Script::start(sandbox, script::ARCHIVE, arguments, Input::None, self.patience()).await;
+        let mut script = script.map_err(trouble)?;
+        reach(Point::SaveArchiving).await;
+
+        let (feed, pieces) = archive::feed();
+        let reader = tokio::task::spawn_blocking(move || archive::read(pieces));
+        let mut said = Said::default();
+        let passed = pass(&mut script, upload, &feed, &mut said).await;
+        drop(feed);
+        // It ends by itself: nothing more comes.
+        let contents = reader.await;
+        let facts = match passed {
+            Ok(facts) => facts,
+            Err(failure) => {
+                script.kill().await;
+                return Err(match failure {
+                    Passing::Script(error) => trouble(error),
+                    Passing::Store(source) => SaveError::Store { project: project.clone(), source },
+                });
+            }
+        };
+        let (id, root) = (sandbox.id().clone(), options.root.clone());
+        let exit = script.exit();
+        match exit.code {
+            script::NO_ROOT => return Err(SaveError::NoRoot { id, root }),
+            script::HALF_RESTORED => return Err(SaveError::HalfRestored { id, root }),
+            _ => {}
+        }
+        let (left_out, complaints) = heading(said.bytes());
+        let changed = match exit.code {
+            0 => Some(Vec::new()),
+            // Some files differ: `tar` says which.
+            1 => complaint::changed(complaints),
+            _ => None,
+        };
+        let Some(changed) = changed else {
+            let message = match script::summary(complaints) {
+                said if said.is_empty() => exit.status,
+                said => said,
+            };
+            return Err(SaveError::Archiving { id, root, message });
+        };
+        let garbled = |detail: String| SaveError::Garbled { id: sandbox.id().clone(), detail };
+        let contents =
+            contents.map_err(|error| garbled(error.to_string()))?.map_err(|error| garbled(error.to_string()))?;
+        Ok(Streamed { contents, facts, owners: script.as_root, left_out, changed })
+    }
+}
+
+enum Passing {
+    Script(ScriptError),
+    Store(StoreError),
+}
+
+/// Passes the archive on to the store and to the reader.
+async fn pass(
+    script: &mut Script,
+    upload: &mut Upload,
+    feed: &tokio::sync::mpsc::Sender<Bytes>,
+    said: &mut Said,
+) -> Result<ArchiveFacts, Passing> {
+    let mut hasher = Hasher::default();
+    let mut bytes = 0;
+    let mut half = false;
+    while let Some(chunk) = script.next().await.map_err(Passing::Script)? {
+        match chunk {
+            Chunk::Stderr(text) => said.push(&text),
+            Chunk::Stdout(piece) | Chunk::Pty(piece) => {
+                hasher.update(&piece);
+                bytes += piece.len() as u64;
+                upload.push(&piece).await.map_err(Passing::Store)?;
+                // A reader that has given up says why at the end.
+                let _gone = feed.send(piece).await;
+                if !half && upload.is_under_way() {
+                    half = true;
+                    reach(Point::SaveHalfStored).await;
+                }
+            }
+        }
+    }
+    Ok(ArchiveFacts { bytes, sha256: hasher.finish() })
+}
+
+/// What the script says first: the folders that it leaves out. The rest is `tar`'s.
+fn heading(said: &[u8]) -> (Vec<FilePath>, &[u8]) {
+    let mut left_out = Vec::new();
+    let mut rest = said;
+    while let Some(end) = rest.iter().position(|byte| *byte == 0) {
+        let path = &rest[..end];
+        rest = &rest[end + 1..];
+        if path.is_empty() {
+            break;
+        }
+        left_out.push(FilePath::new(path.strip_prefix(b"./").unwrap_or(path)));
+    }
+    (left_out, rest)
+}
+
+fn of_script(sandbox: &Sandbox, error: ScriptError) -> SaveError {
+    let id = sandbox.id().clone();
+    match error {
+        ScriptError::Command(source) => SaveError::Sandbox { id, source },
+        ScriptError::Silent(after) => SaveError::Silent { id, after },
+    }
+}
+
+/// An error and its causes, for a log.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heading_is_told_from_complaints() {
+        let check = |said: &[u8], folders: &[&str], rest: &[u8]| {
+            let folders: Vec<FilePath> = folders.iter().map(|folder| FilePath::from(*folder)).collect();
+            assert_eq!(heading(said), (folders, rest));
+        };
+        check(b"", &[], b"");
+        check(b"\0tar: x\n", &[], b"tar: x\n");
+        check(b"./a/node_modules\0./b/dist\0\0tar: x\n", &["a/node_modules", "b/dist"], b"tar: x\n");
+    }
+}

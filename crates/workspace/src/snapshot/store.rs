@@ -1,0 +1,426 @@
+//! Where snapshots are kept: in memory, in a directory, in an S3 bucket. Every operation has a deadline, and every step of
+//! one that is long.
+//!
+//! Objects appear whole or not at all, in every store: small ones by one request, large ones in parts that are joined at
+//! the end. What an interrupted upload leaves is never listed. In a directory [`Objects::sweep`] removes it; in a bucket a
+//! lifecycle rule for incomplete uploads has to.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path as Key;
+use object_store::prefix::PrefixStore;
+use object_store::{
+    ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig, UpdateVersion,
+    WriteMultipart,
+};
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+
+/// For one request, or one step of a transfer.
+const PATIENCE: Duration = Duration::from_secs(60);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const RETRIES: usize = 3;
+/// S3 wants at least 5 MiB and at most 10,000 of them: this allows 80 GB.
+const PART: usize = 8 * 1024 * 1024;
+/// Parts on their way at once, so that a connection is never idle.
+const PARTS: usize = 2;
+/// Read at once. Each is a request of its own, so that a broken connection costs no more than this.
+const RANGE: u64 = 4 * 1024 * 1024;
+/// Creators who race for one name, when a store is asked whether it lets only one of them win.
+const RACERS: usize = 4;
+
+/// A bucket of AWS, or of another service with the same protocol.
+#[derive(Debug, Clone)]
+pub struct S3Config {
+    pub bucket: String,
+    /// Before all keys; may be empty.
+    pub prefix: String,
+    pub region: String,
+    /// Another service than AWS. With `http://` nothing is encrypted.
+    pub endpoint: Option<String>,
+    /// Id and secret; without them the machine's own role is used.
+    pub credentials: Option<(String, sdk::Secret)>,
+}
+
+/// How a store answers to a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// It was kept.
+    Kept,
+    /// The store said yes to what the condition forbade: nothing may rest on it.
+    Ignored,
+    /// The store says that it cannot.
+    Unsupported,
+}
+
+/// What a store does with conditional puts, as was tried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConditionalPuts {
+    /// "Only if there is no such object": one of many creators wins.
+    pub create: Condition,
+    /// "Only if the object is still as I know it."
+    pub update: Condition,
+}
+
+/// Something that could not be done to an object.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("the objects' directory {} cannot be used", path.display())]
+    Directory { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("the bucket {bucket} cannot be used as configured")]
+    Config { bucket: String, source: Box<object_store::Error> },
+    #[error("{key} is not in the store")]
+    NotFound { key: String },
+    /// Somebody else was faster.
+    #[error("{key} is in the store already")]
+    Exists { key: String },
+    #[error("the store did not {verb} {key} within {within:?}")]
+    TimedOut { verb: &'static str, key: String, within: Duration },
+    #[error("the store could not {verb} {key}")]
+    Failed { verb: &'static str, key: String, source: Box<object_store::Error> },
+}
+
+impl StoreError {
+    /// Whether asking again may help.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::TimedOut { .. } | Self::Exists { .. } => true,
+            Self::Failed { source, .. } => !matches!(
+                **source,
+                object_store::Error::PermissionDenied { .. }
+                    | object_store::Error::Unauthenticated { .. }
+                    | object_store::Error::InvalidPath { .. }
+            ),
+            Self::Directory { .. } | Self::Config { .. } | Self::NotFound { .. } => false,
+        }
+    }
+
+    fn of(verb: &'static str, key: &Key, error: object_store::Error) -> Self {
+        let key = key.to_string();
+        match error {
+            object_store::Error::NotFound { .. } => Self::NotFound { key },
+            object_store::Error::AlreadyExists { .. } => Self::Exists { key },
+            source => Self::Failed { verb, key, source: Box::new(source) },
+        }
+    }
+}
+
+/// A store of objects. Cheap to clone.
+#[derive(Clone)]
+pub struct Objects {
+    store: Arc<dyn ObjectStore>,
+    /// Where the objects are files.
+    directory: Option<Arc<PathBuf>>,
+    patience: Duration,
+    conditional: Arc<OnceCell<ConditionalPuts>>,
+}
+
+impl Objects {
+    /// Objects of any store. Nothing is sent yet.
+    pub fn new(store: Arc<dyn ObjectStore>) -> Self {
+        Self { store, directory: None, patience: PATIENCE, conditional: Arc::default() }
+    }
+
+    /// Objects that are gone with this process.
+    pub fn memory() -> Self {
+        Self::new(Arc::new(InMemory::new()))
+    }
+
+    /// Objects as files below `directory`, which is made if missing. What is stored there survives a loss of power.
+    ///
+    /// # Errors
+    /// [`StoreError::Directory`].
+    pub fn disk(directory: &Path) -> Result<Self, StoreError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Directory {
+            path: directory.to_owned(),
+            source,
+        };
+        std::fs::create_dir_all(directory).map_err(|error| failed(error.into()))?;
+        let store = LocalFileSystem::new_with_prefix(directory).map_err(|error| failed(error.into()))?;
+        let directory = Some(Arc::new(directory.to_owned()));
+        Ok(Self { directory, ..Self::new(Arc::new(store.with_fsync(true))) })
+    }
+
+    /// Objects in a bucket. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`].
+    pub fn s3(config: S3Config) -> Result<Self, StoreError> {
+        let S3Config { bucket, prefix, region, endpoint, credentials } = config;
+        let retry = RetryConfig { max_retries: RETRIES, retry_timeout: PATIENCE, ..RetryConfig::default() };
+        let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+        // The whole of a transfer may take its time; each step of it is watched here.
+        let options = ClientOptions::new()
+            .with_allow_http(plain)
+            .with_connect_timeout(CONNECT_PATIENCE)
+            .with_timeout_disabled()
+            .with_read_timeout(PATIENCE);
+        let mut builder = AmazonS3Builder::new()
+            .with_bucket_name(&bucket)
+            .with_region(region)
+            .with_retry(retry)
+            .with_client_options(options);
+        if let Some(endpoint) = endpoint {
+            builder = builder.with_endpoint(endpoint.trim_end_matches('/'));
+        }
+        if let Some((id, secret)) = credentials {
+            builder = builder.with_access_key_id(id).with_secret_access_key(secret.expose());
+        }
+        let store = builder.build().map_err(|error| StoreError::Config { bucket, source: Box::new(error) })?;
+        let prefix = Key::from(prefix);
+        Ok(if prefix.as_ref().is_empty() {
+            Self::new(Arc::new(store))
+        } else {
+            Self::new(Arc::new(PrefixStore::new(store, prefix)))
+        })
+    }
+
+    /// The same objects, with `patience` for each request and each step of a transfer instead of a minute.
+    #[must_use]
+    pub fn within(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// What the store does with conditional puts. It is tried out at the first call, with objects under `probe/` that are
+    /// deleted again.
+    ///
+    /// # Errors
+    /// When the store cannot be used at all.
+    pub async fn conditional_puts(&self) -> Result<ConditionalPuts, StoreError> {
+        self.conditional.get_or_try_init(|| self.probe()).await.copied()
+    }
+
+    async fn probe(&self) -> Result<ConditionalPuts, StoreError> {
+        let key = Key::from_iter(["probe".to_owned(), format!("{:032x}", rand::random::<u128>())]);
+        let answer = self.try_conditions(&key).await;
+        let deleted = self.delete(&key).await;
+        let answer = answer?;
+        deleted?;
+        Ok(answer)
+    }
+
+    async fn try_conditions(&self, key: &Key) -> Result<ConditionalPuts, StoreError> {
+        // Some servers keep the condition as long as nobody races.
+        let racers = (0..RACERS).map(|racer| self.put_if(key, Bytes::from(format!("racer {racer}")), PutMode::Create));
+        let answers = futures::future::join_all(racers).await;
+        let create = match answers.iter().filter(|answer| answer.is_ok()).count() {
+            1 => match self.put_if(key, Bytes::from_static(b"late"), PutMode::Create).await {
+                Err(StoreError::Exists { .. }) => Condition::Kept,
+                Ok(_) => Condition::Ignored,
+                Err(error) => return Err(error),
+            },
+            0 => match answers.into_iter().find_map(Result::err) {
+                Some(error) if is_unsupported(&error) => Condition::Unsupported,
+                Some(error) => return Err(error),
+                None => Condition::Unsupported,
+            },
+            _ => Condition::Ignored,
+        };
+        let known = self.put_if(key, Bytes::from_static(b"known"), PutMode::Overwrite).await?;
+        self.put_if(key, Bytes::from_static(b"newer"), PutMode::Overwrite).await?;
+        let update = match self.put_if(key, Bytes::from_static(b"blind"), PutMode::Update(known)).await {
+            Ok(_) => Condition::Ignored,
+            Err(StoreError::Failed { source, .. }) if matches!(*source, object_store::Error::Precondition { .. }) => {
+                Condition::Kept
+            }
+            Err(error) if is_unsupported(&error) => Condition::Unsupported,
+            Err(error) => return Err(error),
+        };
+        Ok(ConditionalPuts { create, update })
+    }
+
+    async fn put_if(&self, key: &Key, content: Bytes, mode: PutMode) -> Result<UpdateVersion, StoreError> {
+        let put = self.store.put_opts(key, content.into(), PutOptions::from(mode));
+        Ok(self.in_time("store", key, put).await?.into())
+    }
+
+    /// Stores a small object, in place of what was there.
+    pub async fn put(&self, key: &Key, content: Bytes) -> Result<(), StoreError> {
+        self.put_if(key, content, PutMode::Overwrite).await.map(drop)
+    }
+
+    /// Stores a small object that must not be there yet, as far as the store can see to that.
+    pub async fn create(&self, key: &Key, content: Bytes) -> Result<(), StoreError> {
+        if self.conditional_puts().await?.create != Condition::Kept {
+            return self.put(key, content).await;
+        }
+        match self.put_if(key, content.clone(), PutMode::Create).await {
+            // The answer to our own put may have been lost, and the client have sent it again.
+            Err(StoreError::Exists { key: name }) => match self.get(key).await {
+                Ok(there) if there == content => Ok(()),
+                _ => Err(StoreError::Exists { key: name }),
+            },
+            other => other.map(drop),
+        }
+    }
+
+    /// Begins an object of any size.
+    pub fn upload(&self, key: Key) -> Upload {
+        Upload { objects: self.clone(), key, first: BytesMut::new(), parts: None }
+    }
+
+    /// A small object.
+    pub async fn get(&self, key: &Key) -> Result<Bytes, StoreError> {
+        self.in_time("read", key, async { self.store.get(key).await?.bytes().await }).await
+    }
+
+    /// How long an object is; [`None`] when there is none.
+    pub async fn size(&self, key: &Key) -> Result<Option<u64>, StoreError> {
+        match self.in_time("look at", key, self.store.head(key)).await {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An object of `size` bytes as it comes, in order, the next piece being fetched meanwhile.
+    pub fn read(&self, key: Key, size: u64) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + 'static {
+        let objects = self.clone();
+        let step = usize::try_from(RANGE).unwrap_or(usize::MAX);
+        stream::iter((0..size).step_by(step))
+            .map(move |start| {
+                let (objects, key) = (objects.clone(), key.clone());
+                async move {
+                    let range = start..size.min(start + RANGE);
+                    objects.in_time("read", &key, objects.store.get_range(&key, range)).await
+                }
+            })
+            .buffered(2)
+    }
+
+    /// All objects in a folder.
+    pub async fn list(&self, folder: &Key) -> Result<Vec<ObjectMeta>, StoreError> {
+        self.in_time("list", folder, self.store.list(Some(folder)).try_collect()).await
+    }
+
+    /// Deletes an object; one that is not there is deleted.
+    pub async fn delete(&self, key: &Key) -> Result<(), StoreError> {
+        match self.in_time("delete", key, self.store.delete(key)).await {
+            Err(StoreError::NotFound { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes what uploads to a folder left behind when their process was killed. Nobody may be uploading there.
+    pub async fn sweep(&self, folder: &Key) -> Result<usize, StoreError> {
+        let Some(directory) = &self.directory else { return Ok(0) };
+        let path = folder.parts().fold(directory.as_ref().clone(), |path, part| path.join(part.as_ref()));
+        let failed = |source: std::io::Error| StoreError::Directory { path: path.clone(), source: source.into() };
+        let mut entries = match tokio::fs::read_dir(&path).await {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut removed = 0;
+        while let Some(entry) = entries.next_entry().await.map_err(failed)? {
+            // As the library names what it writes before it has the object's name.
+            let name = entry.file_name();
+            let staged = name.to_str().and_then(|name| name.rsplit_once('#'));
+            if staged.is_some_and(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit())) {
+                tokio::fs::remove_file(entry.path()).await.map_err(failed)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    async fn in_time<T>(
+        &self,
+        verb: &'static str,
+        key: &Key,
+        work: impl Future<Output = Result<T, object_store::Error>>,
+    ) -> Result<T, StoreError> {
+        match tokio::time::timeout(self.patience, work).await {
+            Ok(done) => done.map_err(|error| StoreError::of(verb, key, error)),
+            Err(_) => Err(StoreError::TimedOut { verb, key: key.to_string(), within: self.patience }),
+        }
+    }
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Objects").field(&format_args!("{}", self.store)).finish()
+    }
+}
+
+fn is_unsupported(error: &StoreError) -> bool {
+    let StoreError::Failed { source, .. } = error else { return false };
+    matches!(**source, object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. })
+}
+
+/// An object on its way in. It is there once [`Upload::finish`] says so; dropping it leaves none.
+pub struct Upload {
+    objects: Objects,
+    key: Key,
+    /// Until there is enough for a first part.
+    first: BytesMut,
+    parts: Option<WriteMultipart>,
+}
+
+impl Upload {
+    /// Takes the next bytes, when the store has come far enough for that.
+    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        match &mut self.parts {
+            Some(parts) => {
+                self.objects.in_time("store", &self.key, parts.wait_for_capacity(PARTS)).await?;
+                parts.write(bytes);
+            }
+            None => {
+                self.first.extend_from_slice(bytes);
+                if self.first.len() >= PART {
+                    let begun = self.objects.store.put_multipart(&self.key);
+                    let upload = self.objects.in_time("begin to store", &self.key, begun).await?;
+                    let mut parts = WriteMultipart::new_with_chunk_size(upload, PART);
+                    parts.put(self.first.split().freeze());
+                    self.parts = Some(parts);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A part of it may be with the store.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// Makes the object appear, whole.
+    pub async fn finish(self) -> Result<(), StoreError> {
+        let Self { objects, key, first, parts } = self;
+        match parts {
+            None => objects.create(&key, first.freeze()).await,
+            Some(mut parts) => {
+                while_parts_are_out(&objects, &key, &mut parts).await?;
+                objects.in_time("complete", &key, parts.finish()).await.map(drop)
+            }
+        }
+    }
+
+    /// Gives up and takes back what was sent, as far as that can be done.
+    pub async fn abort(self) {
+        if let Some(parts) = self.parts {
+            let aborted = self.objects.in_time("give up", &self.key, parts.abort()).await;
+            if let Err(error) = aborted {
+                tracing::warn!(key = %self.key, error = %error, "an unfinished upload may be left in the store");
+            }
+        }
+    }
+}
+
+/// Each part has its own time.
+async fn while_parts_are_out(objects: &Objects, key: &Key, parts: &mut WriteMultipart) -> Result<(), StoreError> {
+    for most in (1..=PARTS).rev() {
+        objects.in_time("store", key, parts.wait_for_capacity(most)).await?;
+    }
+    Ok(())
+}

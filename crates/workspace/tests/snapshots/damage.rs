@@ -1,0 +1,149 @@
+//! Snapshots that something has happened to give way to the one before, and a full disk leaves the old files.
+
+use std::path::PathBuf;
+
+use sandbar_workspace::snapshot::{
+    Flaw, Objects, ProjectId, RestoreError, Saved, SnapshotCondition, SnapshotOptions, Snapshots, Stamp, Which,
+};
+use sdk::Sandbox;
+use tempfile::TempDir;
+
+use crate::support::{Server, assert_same, project, run, snapshots, tree};
+
+/// Two snapshots of a project, the first's files in the sandbox.
+struct Two {
+    _server: std::sync::Arc<Server>,
+    directory: TempDir,
+    snapshots: Snapshots,
+    id: ProjectId,
+    sandbox: Sandbox,
+    first: Saved,
+    second: Saved,
+    first_tree: Vec<String>,
+}
+
+impl Two {
+    async fn new() -> Self {
+        let server = Server::shared();
+        let sandbox = server.sandbox().await;
+        let directory = tempfile::tempdir().expect("a directory");
+        let snapshots = snapshots(Objects::disk(directory.path()).expect("a store"));
+        let id = project("damaged");
+        run(&sandbox, "mkdir p; echo first >p/file; head -c 100000 /dev/urandom >p/random").await;
+        let first = snapshots.save(&sandbox, &id, &SnapshotOptions::default()).await.expect("a snapshot");
+        let first_tree = tree(&sandbox).await;
+        run(&sandbox, "echo second >p/file; ln -s file p/link").await;
+        let second = snapshots.save(&sandbox, &id, &SnapshotOptions::default()).await.expect("a snapshot");
+        run(&sandbox, "echo present >p/file").await;
+        Self { _server: server, directory, snapshots, id, sandbox, first, second, first_tree }
+    }
+
+    fn object(&self, stamp: Stamp, end: &str) -> PathBuf {
+        self.directory.path().join(format!("projects/{}/snapshots/{stamp}.{end}", self.id))
+    }
+
+    fn archive(&self) -> PathBuf {
+        self.object(self.second.stamp, "tar.gz")
+    }
+
+    fn manifest(&self) -> PathBuf {
+        self.object(self.second.stamp, "manifest.json")
+    }
+
+    /// The newest is no good, for this reason, and the first comes back.
+    async fn falls_back(&self, expected: impl Fn(&Flaw) -> bool) {
+        let restored = self.snapshots.restore(&self.sandbox, &self.id, Which::Newest).await.expect("a restore");
+        assert_eq!(restored.stamp, self.first.stamp);
+        let [(stamp, flaw)] = &restored.skipped_generations[..] else { panic!("{restored:?}") };
+        assert!(*stamp == self.second.stamp && expected(flaw), "{restored:?}");
+        assert_same(&tree(&self.sandbox).await, &self.first_tree);
+
+        let exactly = self.snapshots.restore(&self.sandbox, &self.id, Which::Exactly(*stamp)).await;
+        let Err(RestoreError::NoSnapshot { skipped, .. }) = &exactly else { panic!("{exactly:?}") };
+        assert!(expected(&skipped[0].1), "{exactly:?}");
+        assert_same(&tree(&self.sandbox).await, &self.first_tree);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_corrupted_archive() {
+    let two = Two::new().await;
+    let mut bytes = std::fs::read(two.archive()).expect("it is there");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x40;
+    std::fs::write(two.archive(), bytes).expect("our own directory");
+    two.falls_back(|flaw| matches!(flaw, Flaw::ArchiveDigest { .. })).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_truncated_archive() {
+    let two = Two::new().await;
+    let bytes = std::fs::read(two.archive()).expect("it is there");
+    std::fs::write(two.archive(), &bytes[..bytes.len() - 100]).expect("our own directory");
+    let listed = two.snapshots.list(&two.id).await.expect("a list");
+    assert!(matches!(listed[1].condition, SnapshotCondition::Damaged { .. }), "{listed:?}");
+    two.falls_back(|flaw| matches!(flaw, Flaw::ArchiveSize { .. })).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_archive() {
+    let two = Two::new().await;
+    std::fs::remove_file(two.archive()).expect("it is there");
+    two.falls_back(|flaw| *flaw == Flaw::ArchiveMissing).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_manifest() {
+    let two = Two::new().await;
+    std::fs::remove_file(two.manifest()).expect("it is there");
+    let listed = two.snapshots.list(&two.id).await.expect("a list");
+    assert_eq!(listed.iter().map(|listed| listed.stamp).collect::<Vec<_>>(), [two.first.stamp], "it does not exist");
+    two.falls_back(|flaw| *flaw == Flaw::NoManifest).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_is_none() {
+    let two = Two::new().await;
+    std::fs::write(two.manifest(), b"{\"format\": 1}").expect("our own directory");
+    two.falls_back(|flaw| matches!(flaw, Flaw::ManifestUnreadable(_))).await;
+}
+
+/// The archive is as the manifest says, and a file in it is not: as if the sandbox's disk had changed it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_comes_back_wrong() {
+    let two = Two::new().await;
+    let text = std::fs::read_to_string(two.manifest()).expect("it is there");
+    let digest = sandbar_workspace::snapshot::Digest::of(b"second\n").to_string();
+    let other = sandbar_workspace::snapshot::Digest::of(b"other\n").to_string();
+    assert_eq!(text.matches(&digest).count(), 1);
+    std::fs::write(two.manifest(), text.replace(&digest, &other)).expect("our own directory");
+    two.falls_back(|flaw| matches!(flaw, Flaw::Mismatch { path, .. } if path.text() == "p/file")).await;
+
+    std::fs::write(two.manifest(), text.replace(r#""target":"file""#, r#""target":"elif""#))
+        .expect("our own directory");
+    two.falls_back(|flaw| matches!(flaw, Flaw::Mismatch { path, .. } if path.text() == "p/link")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_leaves_the_files_as_they_were() {
+    let server = Server::shared();
+    let create = sdk::Create::template("base").disk_size_mb(100);
+    let client = server.client();
+    let (large, small) = tokio::join!(server.sandbox(), client.create(create));
+    let small = small.expect("a sandbox");
+    let snapshots = snapshots(Objects::memory());
+    let id = project("full");
+    run(&large, "mkdir /srv/w && head -c 20000000 /dev/urandom >/srv/w/big").await;
+    run(&small, "mkdir /srv/w && echo old >/srv/w/file && head -c 85000000 /dev/zero >/srv/filler").await;
+    let options = SnapshotOptions { root: "/srv/w".to_owned(), ..SnapshotOptions::default() };
+    let saved = snapshots.save(&large, &id, &options).await.expect("a snapshot");
+
+    let failed = snapshots.restore(&small, &id, Which::Newest).await;
+    assert!(matches!(failed, Err(RestoreError::NoSpace { stamp, .. }) if stamp == saved.stamp), "{failed:?}");
+    assert_eq!(run(&small, "ls -A /srv/w; cat /srv/w/file").await, "file\nold\n", "and nothing is left behind");
+
+    run(&small, "rm /srv/filler").await;
+    snapshots.restore(&small, &id, Which::Newest).await.expect("there is room now");
+    let digest = "cd /srv/w && ls -A && sha256sum big";
+    assert_eq!(run(&small, digest).await, run(&large, digest).await);
+}

@@ -1,0 +1,208 @@
+//! The process is killed at every point there is. Whatever it was doing: earlier snapshots are whole, no half one exists, the
+//! next save works and cleans up, and a tree in a sandbox is the old one or the new one.
+//!
+//! The test runs itself as another process, which does one thing and stops at one point; there it is killed with SIGKILL.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use sandbar_workspace::faults::{self, Point};
+use sandbar_workspace::snapshot::{Objects, ProjectId, SnapshotCondition, SnapshotOptions, Snapshots, Stamp, Which};
+use sdk::Sandbox;
+
+use crate::support::{Server, assert_same, client, project, run, snapshots, tree};
+
+const PROJECT: &str = "killed";
+/// Kept while the process is killed again and again.
+const KEEP: usize = 3;
+const REACHED: &str = "reached the point";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the other process is to do, in variables of its environment.
+const WORK: [&str; 6] = ["STEP_POINT", "STEP_WORK", "STEP_SERVER", "STEP_KEY", "STEP_SANDBOX", "STEP_STORE"];
+
+#[test]
+fn nothing_is_lost_by_a_kill_at_any_point() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    match WORK.map(|name| std::env::var(name).ok()) {
+        [Some(point), Some(work), Some(server), Some(key), Some(sandbox), Some(store)] => {
+            runtime.block_on(be_killed(&point, &work, &server, &key, &sandbox, &store));
+        }
+        _ => runtime.block_on(kill_everywhere()),
+    }
+}
+
+/// The other process: works until the point, and waits there to be killed.
+async fn be_killed(point: &str, work: &str, server: &str, key: &str, sandbox: &str, store: &str) {
+    let sandbox = sandbox.parse().expect("an id");
+    let sandbox = client(server, key).connect(&sandbox, sdk::Connect::default()).await.expect("the sandbox");
+    let (snapshots, id) = (open(Path::new(store)), project(PROJECT));
+    let point = point.to_owned();
+    let hook: faults::Hook = Arc::new(move |reached| {
+        let here = reached.name() == point;
+        async move {
+            if here {
+                println!("\n{REACHED}");
+                std::future::pending::<()>().await;
+            }
+        }
+        .boxed()
+    });
+    let done = faults::scope(hook, async {
+        match work {
+            "save" => drop(snapshots.save(&sandbox, &id, &SnapshotOptions::default()).await.expect("a snapshot")),
+            "prune" => drop(snapshots.prune(&id, 1).await.expect("a prune")),
+            "restore" => drop(snapshots.restore(&sandbox, &id, Which::Newest).await.expect("a restore")),
+            other => panic!("no such work: {other}"),
+        }
+    });
+    done.await;
+}
+
+fn open(store: &Path) -> Snapshots {
+    let settings = sandbar_workspace::snapshot::Settings { keep: KEEP, ..Default::default() };
+    snapshots(Objects::disk(store).expect("a store")).with(settings)
+}
+
+async fn kill_everywhere() {
+    let server = Server::shared();
+    let (source, target) = tokio::join!(server.sandbox(), server.sandbox());
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World { server, snapshots: open(directory.path()), id: project(PROJECT), store: directory.path() };
+    // Two parts, so that one is in the store before the other has come.
+    run(&source, "head -c 9000000 /dev/urandom >big; mkdir d; echo 0 >d/file").await;
+    world.save(&source).await;
+
+    let mut met = BTreeSet::new();
+    for point in Point::ALL.iter().copied() {
+        let name = point.name();
+        let (work, _) = name.split_once('.').expect("work and step");
+        match work {
+            "save" => world.kill_a_save(&source, point).await,
+            "prune" => world.kill_a_prune(&source, point).await,
+            "restore" => world.kill_a_restore(&source, &target, point).await,
+            other => panic!("no test comes to points of {other}"),
+        }
+        met.insert(point);
+    }
+    assert_eq!(met.len(), Point::ALL.len());
+}
+
+struct World<'a> {
+    server: Arc<Server>,
+    snapshots: Snapshots,
+    id: ProjectId,
+    store: &'a Path,
+}
+
+impl World<'_> {
+    async fn save(&self, sandbox: &Sandbox) -> Stamp {
+        self.snapshots.save(sandbox, &self.id, &SnapshotOptions::default()).await.expect("a snapshot").stamp
+    }
+
+    /// All that exist, which must be whole.
+    async fn stamps(&self) -> Vec<Stamp> {
+        let listed = self.snapshots.list(&self.id).await.expect("a list");
+        for one in &listed {
+            assert!(matches!(one.condition, SnapshotCondition::Whole { .. }), "a half snapshot is visible: {one:?}");
+        }
+        listed.iter().map(|listed| listed.stamp).collect()
+    }
+
+    /// Nothing but the archives and manifests of what exists.
+    async fn assert_tidy(&self) {
+        let stamps = self.stamps().await;
+        let directory = self.store.join(format!("projects/{}/snapshots", self.id));
+        let mut files: Vec<String> = std::fs::read_dir(directory)
+            .expect("a directory")
+            .map(|entry| entry.expect("a file").file_name().into_string().expect("a name"))
+            .collect();
+        files.sort();
+        let wanted: Vec<String> =
+            stamps.iter().flat_map(|stamp| [format!("{stamp}.manifest.json"), format!("{stamp}.tar.gz")]).collect();
+        assert_eq!(files, wanted, "orphans are cleaned up");
+    }
+
+    async fn kill_a_save(&self, source: &Sandbox, point: Point) {
+        let before = self.stamps().await;
+        run(source, &format!("echo {} >>d/file", point.name())).await;
+        self.kill_at(point, "save", source);
+        let after = self.stamps().await;
+        let committed = matches!(point, Point::SaveCommitted | Point::SaveVerified);
+        assert_eq!(after.len(), before.len() + usize::from(committed), "{point:?}");
+        assert!(after.starts_with(&before), "{point:?}: earlier snapshots are as they were");
+
+        let saved = self.save(source).await;
+        assert!(after.iter().all(|stamp| *stamp < saved), "{point:?}");
+        self.assert_tidy().await;
+    }
+
+    async fn kill_a_prune(&self, source: &Sandbox, point: Point) {
+        while self.stamps().await.len() < 2 {
+            self.save(source).await;
+        }
+        // As a save leaves one when it is killed after its archive was stored.
+        let orphan = self.store.join(format!("projects/{}/snapshots/20200101T000000Z.tar.gz", self.id));
+        std::fs::write(&orphan, b"half").expect("our own directory");
+        let before = self.stamps().await;
+        self.kill_at(point, "prune", source);
+        let after = self.stamps().await;
+        assert_eq!(after.last(), before.last(), "{point:?}: the newest is never removed");
+        self.snapshots.prune(&self.id, 1).await.expect("a prune goes on");
+        assert_eq!(self.stamps().await, before[before.len() - 1..], "{point:?}");
+        self.assert_tidy().await;
+    }
+
+    async fn kill_a_restore(&self, source: &Sandbox, target: &Sandbox, point: Point) {
+        run(source, &format!("echo {} >>d/file", point.name())).await;
+        self.save(source).await;
+        let (new, old) = (tree(source).await, tree(target).await);
+        self.kill_at(point, "restore", target);
+        if point == Point::RestoreSwapped {
+            assert_same(&tree(target).await, &new);
+        } else {
+            let there: Vec<String> =
+                tree(target).await.into_iter().filter(|line| !line.contains(".sandbar-restore.")).collect();
+            // That there is something beside them changes when the directory was modified, and nothing else.
+            assert_same(&there[1..], &old[1..]);
+        }
+        self.snapshots.restore(target, &self.id, Which::Newest).await.expect("the next restore works");
+        assert_same(&tree(target).await, &new);
+    }
+
+    /// Starts the other process, and kills it when it has come to the point.
+    fn kill_at(&self, point: Point, work: &str, sandbox: &Sandbox) {
+        let store = self.store.to_str().expect("a path of text");
+        let values =
+            [point.name(), work, self.server.address.as_str(), self.server.key.as_str(), sandbox.id().as_str(), store];
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "killed::nothing_is_lost_by_a_kill_at_any_point", "--nocapture"]);
+        command.envs(WORK.into_iter().zip(values)).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("it starts");
+        let (lines, said) = std::sync::mpsc::channel();
+        let stdout = process.stdout.take().expect("stdout is piped");
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = lines.send(line);
+            }
+        });
+        loop {
+            match said.recv_timeout(PATIENCE) {
+                Ok(line) if line == REACHED => break,
+                Ok(_) => {}
+                Err(_) => {
+                    let _ = process.kill();
+                    let output = process.wait_with_output().expect("it has ended");
+                    panic!("{point:?} was never hit: {}", String::from_utf8_lossy(&output.stderr));
+                }
+            }
+        }
+        process.kill().expect("SIGKILL");
+        process.wait().expect("it has ended");
+    }
+}
