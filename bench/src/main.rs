@@ -45,7 +45,7 @@ struct Args {
     /// Keep the figures and the method in this file.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Only the measurements whose name contains this: create, run, transfer, pause, clients, density.
+    /// Only the measurements whose name contains this: create, run, transfer, pause, clients, tools, density.
     #[arg(long, default_value = "")]
     only: String,
 }

@@ -4,6 +4,7 @@ mod clients;
 mod commands;
 mod density;
 mod pause;
+mod tools;
 mod transfer;
 
 use serde::Serialize;
@@ -23,6 +24,8 @@ pub(crate) struct Plan {
     pub(crate) client_rounds: usize,
     pub(crate) client_commands: usize,
     pub(crate) client_files: usize,
+    pub(crate) tool_rounds: usize,
+    pub(crate) tree_files: usize,
 }
 
 impl Plan {
@@ -38,6 +41,8 @@ impl Plan {
             client_rounds: 5,
             client_commands: 200,
             client_files: 1000,
+            tool_rounds: 10,
+            tree_files: 50_000,
         }
     }
 
@@ -53,6 +58,8 @@ impl Plan {
             client_rounds: 1,
             client_commands: 50,
             client_files: 200,
+            tool_rounds: 3,
+            tree_files: 5_000,
         }
     }
 }
@@ -100,12 +107,13 @@ type Step = fn(&Server, &Plan) -> anyhow::Result<Vec<Row>>;
 
 /// Runs the measurements whose name contains `only`, in an order that keeps the memory figure last.
 pub(crate) fn all(server: &Server, plan: &Plan, only: &str) -> anyhow::Result<Vec<Row>> {
-    let steps: [(&str, Step); 6] = [
+    let steps: [(&str, Step); 7] = [
         ("create", commands::create),
         ("run", commands::warm),
         ("transfer", transfer::transfer),
         ("pause", pause::pause),
         ("clients", clients::clients),
+        ("tools", tools::tools),
         ("density", density::density),
     ];
     let mut rows = Vec::new();
