@@ -7,6 +7,7 @@ use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use workspace::config::{BudgetConfig, ObjectsConfig, ProviderConfig, RecordsConfig, WorkspaceConfig};
 
 /// What a configuration file may say. `sandbar up --help` shows an example.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,6 +31,18 @@ pub(crate) struct Config {
     /// Where `take_screenshot` keeps its pictures; absent: in the data directory.
     #[serde(default, skip_serializing)]
     pub screenshots: Option<browser::store::StoreConfig>,
+    /// Where workspaces run, in order of preference; empty: what `E2B_*` variables say, then this machine.
+    #[serde(default)]
+    pub providers: Vec<ProviderConfig>,
+    /// Where snapshots of workspaces are kept; absent: in the data directory.
+    #[serde(default)]
+    pub objects: ObjectsConfig,
+    /// Where workspaces and their usage are remembered; absent: in the data directory.
+    #[serde(default)]
+    pub records: RecordsConfig,
+    /// What workspaces may cost.
+    #[serde(default)]
+    pub budgets: Vec<BudgetConfig>,
 }
 
 /// Private networks that sandboxes may reach all the same.
@@ -84,17 +97,34 @@ pub(crate) struct Overrides {
 }
 
 /// Environment variables with a meaning in the configuration; other `SANDBAR_*` variables belong to other programs.
-const VARIABLES: &[&str] = &["listen", "data", "api_key", "extensions", "ephemeral", "sandboxes", "egress", "screenshots"];
+const VARIABLES: &[&str] = &[
+    "listen",
+    "data",
+    "api_key",
+    "extensions",
+    "ephemeral",
+    "sandboxes",
+    "egress",
+    "screenshots",
+    "objects",
+    "records",
+];
 
 impl Config {
     /// Reads the configuration. A named `file` must exist; the default one may be absent.
     pub(crate) fn load(file: Option<&Path>, overrides: &Overrides) -> anyhow::Result<Self> {
+        Ok(Self::load_with_sources(file, overrides)?.0)
+    }
+
+    /// The configuration, where each of its values comes from, and the file.
+    pub(crate) fn load_with_sources(
+        file: Option<&Path>,
+        overrides: &Overrides,
+    ) -> anyhow::Result<(Self, Figment, Option<PathBuf>)> {
         let file = match file {
             Some(file) if !file.is_file() => bail!("the configuration file {} does not exist", file.display()),
             Some(file) => Some(file.to_owned()),
-            None => xdg("XDG_CONFIG_HOME", ".config")
-                .map(|base| base.join("sandbar/config.toml"))
-                .filter(|default| default.exists()),
+            None => default_file().filter(|default| default.exists()),
         };
         let mut figment = Figment::from(Serialized::defaults(Self::defaults()?));
         if let Some(file) = &file {
@@ -106,13 +136,25 @@ impl Config {
                 VARIABLES.iter().any(|known| section.eq_ignore_ascii_case(known))
             })
             .split("__");
-        let config: Self = figment
-            .merge(environment)
-            .merge(Serialized::defaults(overrides))
-            .extract()
-            .map_err(|error| anyhow::anyhow!("configuration: {}", describe(&error)))?;
-        config.check().context("configuration")?;
-        Ok(config)
+        let figment = figment.merge(environment).merge(Serialized::defaults(overrides));
+        let config: Self = figment.extract().map_err(|error| anyhow::anyhow!("configuration: {}", describe(&error)))?;
+        let checked = config.check().and_then(|()| config.workspaces().map(|_| ()));
+        checked.with_context(|| match &file {
+            Some(file) => format!("configuration ({})", file.display()),
+            None => "configuration".to_owned(),
+        })?;
+        Ok((config, figment, file))
+    }
+
+    /// What workspaces need, with everything filled in that was left open.
+    pub(crate) fn workspaces(&self) -> anyhow::Result<WorkspaceConfig> {
+        let config = WorkspaceConfig {
+            providers: self.providers.clone(),
+            objects: self.objects.clone(),
+            records: self.records.clone(),
+            budgets: self.budgets.clone(),
+        };
+        Ok(config.resolve(&workspaces_directory()?, &variable)?)
     }
 
     /// What the types cannot say.
@@ -141,8 +183,32 @@ impl Config {
             sandboxes: node::SandboxesConfig::default(),
             egress: EgressConfig::default(),
             screenshots: None,
+            providers: Vec::new(),
+            objects: ObjectsConfig::default(),
+            records: RecordsConfig::default(),
+            budgets: Vec::new(),
         })
     }
+}
+
+/// The file that is read when none is named.
+pub(crate) fn default_file() -> Option<PathBuf> {
+    xdg("XDG_CONFIG_HOME", ".config").map(|base| base.join("sandbar/config.toml"))
+}
+
+/// Where records and snapshots of workspaces are kept unless the file says otherwise. Workspaces outlive servers: this
+/// does not follow a server's data directory.
+pub(crate) fn workspaces_directory() -> anyhow::Result<PathBuf> {
+    let data = xdg("XDG_DATA_HOME", ".local/share").context("neither XDG_DATA_HOME nor HOME is set")?;
+    Ok(data.join("sandbar").join(WORKSPACES))
+}
+
+/// The name of that directory, which may be beside a server's own files.
+pub(crate) const WORKSPACES: &str = "workspaces";
+
+/// An environment variable; an empty one counts as none.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// One line: which key, what is wrong, in which source.

@@ -3,6 +3,7 @@
 //!
 //! Invariant: whoever holds the lock is the only process that touches the directory's contents.
 
+use crate::config::WORKSPACES;
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -172,7 +173,10 @@ fn check_ours(path: &Path) -> anyhow::Result<()> {
         bail!("the data directory {} belongs to another user (uid {})", path.display(), found.uid());
     }
     let used_before = path.join(LOCK).exists();
-    if !used_before && fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?.next().is_some() {
+    let mut found = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
+    // Workspaces may have been there first.
+    let foreign = |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != WORKSPACES);
+    if !used_before && found.any(foreign) {
         bail!("{} holds other things already; name an empty or a new directory with --data", path.display());
     }
     Ok(())

@@ -3,9 +3,12 @@
 
 mod completions;
 mod config;
+mod config_file;
 mod data;
 mod doctor;
 mod down;
+#[expect(dead_code, reason = "`sandbar workspace` is its caller, and comes next")]
+mod local_server;
 mod logging;
 mod mcp;
 mod sandbox;
@@ -13,6 +16,7 @@ mod screenshots;
 mod tool;
 mod tools;
 mod up;
+mod usage;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -32,10 +36,13 @@ Examples:
   sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs
   sandbar sandbox create    a sandbox of that server, or of any E2B service
   sandbar mcp               the tools of a coding agent, for any MCP client
+  sandbar usage             what workspaces used and what it costs
+  sandbar config init       a configuration file to begin with
   sandbar down              end the server and every sandbox
   sandbar completions bash  what your shell needs to complete all this
 
-Configuration is read from a file, then SANDBAR_* variables, then flags; see `sandbar up --help`."
+Configuration is read from a file, then SANDBAR_* variables, then flags; see `sandbar up --help`
+and `sandbar config show`."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -52,6 +59,8 @@ enum Command {
     Mcp(Box<mcp::Mcp>),
     Tool(Box<tool::Tool>),
     Tools(tools::Tools),
+    Usage(usage::Usage),
+    Config(config_file::ConfigFile),
     Completions(completions::Completions),
 }
 
@@ -71,6 +80,8 @@ fn main() -> ExitCode {
         Command::Mcp(mcp) => mcp.run().map(|()| ExitCode::SUCCESS),
         Command::Tool(tool) => tool.run(),
         Command::Tools(tools) => tools.run().map(|()| ExitCode::SUCCESS),
+        Command::Usage(usage) => usage.run().map(|()| ExitCode::SUCCESS),
+        Command::Config(config) => config.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => completions.run::<Arguments>().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

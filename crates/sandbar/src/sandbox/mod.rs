@@ -19,7 +19,7 @@ mod logs;
 mod look;
 mod metrics;
 mod shell;
-mod show;
+pub(crate) mod show;
 mod snapshot;
 mod stdin;
 mod terminal;

@@ -33,6 +33,11 @@ impl Limit {
         }
     }
 
+    /// Whether somebody who looks at a project wants to see it.
+    pub fn concerns(&self, project: &str) -> bool {
+        !matches!(self, Self::Budget { project: Some(of), .. } if of != project)
+    }
+
     /// What warnings are told apart by. It has the figure, so that a limit that was raised warns again.
     pub(super) fn key(&self) -> String {
         match self {

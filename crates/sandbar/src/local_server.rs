@@ -1,0 +1,176 @@
+//! The server of this machine as a provider of workspaces: the one that runs, or one that is started.
+//!
+//! A server that was started here goes on when this program ends, as one that a person started would.
+
+use crate::config::{self, Config};
+use crate::data::{self, Found, ServerNote};
+use async_trait::async_trait;
+use sdk::Secret;
+use std::fs::{self, File};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
+
+/// From the start of the process to a server that serves: the first one makes its pool of disks.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Of what a server said before it gave up.
+const LAST_WORDS: usize = 400;
+
+/// Finds or starts the server that a configuration describes.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalStarter {
+    /// This very program.
+    program: PathBuf,
+    data: PathBuf,
+    listen: std::net::SocketAddr,
+    /// The configuration file, when one was named.
+    file: Option<PathBuf>,
+    /// Where a server that is started here writes what it has to say.
+    log: PathBuf,
+}
+
+impl LocalStarter {
+    pub(crate) fn new(config: &Config, file: Option<&Path>) -> anyhow::Result<Self> {
+        Ok(Self {
+            program: std::env::current_exe()?,
+            data: config.data.clone(),
+            listen: config.listen,
+            file: file.map(Path::to_owned),
+            log: config::workspaces_directory()?.join("server.log"),
+        })
+    }
+
+    fn find_or_start(&self) -> Result<LocalEndpoint, NoLocalServer> {
+        let mut started: Option<Child> = None;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match data::find_server(&self.data) {
+                Ok(Found::Serving(ServerNote { url, api_key, .. })) => {
+                    return Ok(LocalEndpoint { url, api_key: Secret::from(api_key) });
+                }
+                Ok(Found::Busy) => {}
+                Ok(Found::Nobody | Found::Dead { .. }) => match &mut started {
+                    None => started = Some(self.start().map_err(|error| self.cannot(&error.to_string()))?),
+                    Some(child) => self.still_starts(child)?,
+                },
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    let whose = format!("{} belongs to another user", self.data.display());
+                    return Err(NoLocalServer(format!("{whose}; run this as the user of `sandbar up` (sudo)")));
+                }
+                Err(error) => return Err(self.cannot(&error.to_string())),
+            }
+            if Instant::now() >= deadline {
+                return Err(self.cannot(&format!("it does not serve after {} seconds", PATIENCE.as_secs())));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn start(&self) -> io::Result<Child> {
+        if let Some(directory) = self.log.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        let log = File::options().create(true).write(true).truncate(true).mode(0o600).open(&self.log)?;
+        // Where another program has the usual address, any will do: the data directory tells which it is.
+        let listen = match TcpListener::bind(self.listen) {
+            Ok(_) => self.listen.to_string(),
+            Err(_) => "127.0.0.1:0".to_owned(),
+        };
+        let mut command = Command::new(&self.program);
+        command.args(["up", "--listen", &listen, "--data"]).arg(&self.data);
+        if let Some(file) = &self.file {
+            command.arg("--config").arg(file);
+        }
+        // What it prints first is the key.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        // Out of reach of this terminal's Ctrl-C.
+        command.process_group(0).spawn()
+    }
+
+    /// A server that ended while nobody serves did not start. One that lost a race to another has ended too, but then the
+    /// other one is found at the next look.
+    fn still_starts(&self, child: &mut Child) -> Result<(), NoLocalServer> {
+        match child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) if matches!(data::find_server(&self.data), Ok(Found::Busy | Found::Serving(_))) => Ok(()),
+            Ok(Some(status)) => {
+                let said = fs::read_to_string(&self.log).unwrap_or_default();
+                let from = said.len().saturating_sub(LAST_WORDS);
+                let last = said.get(said.ceil_char_boundary(from)..).unwrap_or_default().trim();
+                Err(self.cannot(&format!("it ended with {status}: {last}")))
+            }
+            Err(error) => Err(self.cannot(&error.to_string())),
+        }
+    }
+
+    fn cannot(&self, why: &str) -> NoLocalServer {
+        NoLocalServer(format!("cannot start the server of {}: {why}", self.data.display()))
+    }
+}
+
+#[async_trait]
+impl LocalServer for LocalStarter {
+    async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
+        let starter = self.clone();
+        let found = tokio::task::spawn_blocking(move || starter.find_or_start()).await;
+        found.unwrap_or_else(|error| Err(self.cannot(&error.to_string())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The program beside the tests; the system tests of this package have it built.
+    fn program() -> PathBuf {
+        let tests = std::env::current_exe().expect("the test has a path");
+        let built = tests.ancestors().nth(2).expect("two levels below the target directory").join("sandbar");
+        if !built.exists() {
+            let made = Command::new(env!("CARGO")).args(["build", "-p", "sandbar"]).status().expect("cargo runs");
+            assert!(made.success(), "no {} to test against", built.display());
+        }
+        built
+    }
+
+    fn starter(directory: &Path, program: PathBuf) -> LocalStarter {
+        LocalStarter {
+            program,
+            data: directory.join("data"),
+            listen: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
+            file: None,
+            log: directory.join("logs/server.log"),
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn many_ask_and_one_server_serves_them_all() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let starter = starter(directory.path(), program());
+        let asked = futures::future::join_all((0..4).map(|_| starter.endpoint())).await;
+        let again = starter.endpoint().await.expect("it runs");
+        let down = Command::new(program()).args(["down", "--data"]).arg(&starter.data).output().expect("it runs");
+        for endpoint in asked {
+            assert_eq!(endpoint.expect("one starts"), again);
+        }
+        assert!(down.status.success(), "{down:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_server_that_cannot_start_is_told_with_its_last_words() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let starter = starter(directory.path(), program());
+        fs::create_dir(&starter.data).expect("a directory");
+        fs::write(starter.data.join("somebody's"), "work").expect("a file");
+        let said = starter.endpoint().await.expect_err("it is somebody else's directory").to_string();
+        assert!(said.contains("cannot start the server of") && said.contains("holds other things already"), "{said}");
+
+        let absent = LocalStarter { program: "/nonexistent".into(), data: directory.path().join("new"), ..starter };
+        assert!(absent.endpoint().await.is_err());
+    }
+}
