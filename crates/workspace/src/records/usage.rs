@@ -1,5 +1,6 @@
 //! Usage and the health of providers in a database.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
@@ -214,12 +215,12 @@ impl UsageRecords for DatabaseRecords {
             .all(&self.database)
             .await
             .map_err(cannot("read"))?;
-        let latest_before = |level: &stored::Model| {
-            !levels
-                .iter()
-                .any(|other| other.project == level.project && other.at_us > level.at_us && other.at_us <= since)
-        };
-        let levels: Result<_, Damage> = levels.iter().filter(|level| latest_before(level)).map(read_stored).collect();
+        // Rows come in order of time, so the last one entered is the latest.
+        let before = levels.iter().filter(|level| level.at_us <= since);
+        let latest: BTreeMap<&str, i64> = before.map(|level| (level.project.as_str(), level.at_us)).collect();
+        let counts =
+            |level: &&stored::Model| latest.get(level.project.as_str()).is_none_or(|&latest| level.at_us >= latest);
+        let levels: Result<_, Damage> = levels.iter().filter(counts).map(read_stored).collect();
         let spoken = tokens::Entity::find()
             .filter(tokens::Column::AtUs.gte(since))
             .filter(Condition::all().add_option(project(Expr::col(tokens::Column::Project))))
