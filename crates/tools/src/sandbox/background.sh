@@ -16,7 +16,7 @@ d=$s/bg/b$n
 printf '\036%s#b%s\000' "$m" "$n"
 exec 8>&1 >/dev/null 2>&1
 {
-    SANDBAR_CALL=$c setsid /bin/bash -l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" "$d" '' "$@" 7>&1 </dev/null
+    SANDBAR_CALL=$c setsid /bin/bash -l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" "$d/pid" '' "$@" 7>&1 </dev/null
     echo $? >"$d/code"
     mv "$d/code" "$d/exit"
 } | {

@@ -216,7 +216,13 @@ impl Files for SandboxMachine {
         if placed.is_err() {
             self.discard(&new).await;
         }
-        self.unlock(&lock).await;
+        // Nobody need wait for it but the end of the call.
+        let sandbox = self.sandbox();
+        self.spawn(async move {
+            if let Err(error) = sandbox.files().remove(&lock).await {
+                tracing::debug!(%error, lock, "a lock could not be removed; it will be taken over");
+            }
+        });
         placed
     }
 }

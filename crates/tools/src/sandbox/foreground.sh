@@ -1,7 +1,10 @@
 # Runs one command of a model and says how it ended. POSIX sh; started by the daemon without a terminal.
 #
-# The command's shell gets a session of its own, so that its whole group can be killed, and this script stays outside to
+# The command's shell gets a process group of its own, so that all of it can be killed, and this script stays outside to
 # tell the end: the shell may `exec`, may be killed, and its children may hold the pipes for hours.
+#
+# `timeout` makes the group and is the last resort for the day the reader dies: nothing else would ever end the command.
+# Every program that is started here is waited for by every call, so there are no others.
 #
 # stdout carries, besides the command's output:
 #   RS MARK + PID SP STATUS NUL DIRECTORY NUL     the shell runs (written by the inner script, on descriptor 8)
@@ -16,31 +19,31 @@ exec 7>&2 2>/dev/null
 [ -d "$s/run" ] || mkdir -p "$s/bg" "$s/out" "$s/seen" "$s/run" || exit 125
 # Named by this process, so that commands of separate programs do not meet; numbers come again, so there are never many.
 : >"$s/run/$$"
-# For the day the reader dies: nothing else would ever end the command. It ends with the command's shell.
-(
-    trap 'kill "$p" 2>/dev/null; exit 0' TERM
-    while :; do
-        sleep "$h" & p=$!
-        wait "$p"
-        for f in $(grep -lzsxF "SANDBAR_CALL=$c" /proc/[0-9]*/environ); do
-            f=${f#/proc/}
-            kill -KILL "${f%/environ}" 2>/dev/null
-        done
-        # Again, for those who were just being born.
-        h=1
-    done
-) >/dev/null </dev/null 7>&- &
-w=$!
-a=$4 b=$6
+a=$4 b=$6 l=-l
 shift 8
+# What a profile sets is carried over like all else; only functions would have to be read again, and then there is no mark.
+[ -e "$s/plain" ] && [ -e "$s/env" ] && l=
+if [ -x /usr/bin/timeout ]; then
+    g="/usr/bin/timeout -k 1 $h"
+else
+    g=setsid
+fi
+read -r u _ </proc/uptime
 # On one line, so that bash counts the command's lines from 1.
-SANDBAR_CALL=$c setsid /bin/bash -l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" keep "$x" "$@" 8>&1 </dev/null
+SANDBAR_CALL=$c $g /bin/bash $l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_v=$?; builtin set +xveu; __sandbar_save; exit "$__sandbar_v"; } 2>/dev/null' bash "$i" "$s" "$m" "$c" "$a" "$b" "$s/run/$$" "$x" "$@" 8>&1 </dev/null
 r=$?
-kill "$w" 2>/dev/null
+read -r v _ </proc/uptime
+if [ "$((${v%.*} - ${u%.*}))" -ge "$h" ]; then
+    # The last resort was needed: those who left the group go too.
+    for t in $(grep -lzsxF "SANDBAR_CALL=$c" /proc/[0-9]*/environ); do
+        t=${t#/proc/}
+        kill -s KILL "${t%/environ}"
+    done
+fi
 p= d= o= f=
 read -r p <"$s/run/$$" || :
 IFS= read -r d <"$s/cwd" 2>/dev/null || :
-if [ -n "$p" ] && kill -s 0 -- "-$p" 2>/dev/null; then
+if [ "${p:-0}" -gt 1 ] && kill -s 0 -- "-$p" 2>/dev/null; then
     for t in /proc/[0-9]*/stat; do
         { read -r l <"$t"; } 2>/dev/null || continue
         n=${t#/proc/} n=${n%/stat}

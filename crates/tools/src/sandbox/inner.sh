@@ -5,12 +5,17 @@
 # none undoes the other.
 #
 # $1 this script  $2 state directory  $3 mark  $4 call  $5 root  $6 directory for this call or ''
-# $7 `keep`, or the directory of a background task, which leaves nothing behind  $8 merge.sh, which is rarely needed and
-# takes time to read  $9… command, in pieces: one argument may have 128 KiB at most
+# $7 where the group is written down: in `run/`, or in the directory of a background task, which leaves nothing else behind
+# $8 merge.sh, which is rarely needed and takes time to read  $9… command, in pieces: one argument may have 128 KiB at most
 # Descriptor 7 is the command's stderr, 8 takes word of the start.
 exec 2>&7 7>&-
 __sandbar_s=$2 __sandbar_m=$3 __sandbar_c=$4 __sandbar_r=$5 __sandbar_w=$6 __sandbar_k=$7 __sandbar_x=$8
 shift 8
+if shopt -q login_shell; then
+    [[ $__sandbar_k == */run/* && ! -e $__sandbar_s/plain && -z $(builtin declare -F) ]] && umask >|"$__sandbar_s/plain"
+else
+    read -r __sandbar_n <"$__sandbar_s/plain" && umask "$__sandbar_n"
+fi
 IFS= __sandbar_v=$*
 IFS=$' \t\n'
 set --
@@ -38,21 +43,23 @@ if [[ -n $__sandbar_w ]]; then
     __sandbar_d=$__sandbar_w
     builtin cd -- "$__sandbar_w" 2>/dev/null && __sandbar_t=ok || __sandbar_t=missing
 fi
-[[ $__sandbar_k == keep ]] && __sandbar_n=$__sandbar_s/run/$PPID || __sandbar_n=$__sandbar_k/pid
-builtin printf '%s\n' "$$" >|"$__sandbar_n"
-builtin printf '\036%s+%s %s\000%s\000' "$__sandbar_m" "$$" "$__sandbar_t" "$__sandbar_d" >&8
+# The group is ours when its leader is this shell or its parent; the daemon's own must not be taken for it.
+read -r __sandbar_n </proc/$$/stat
+set -- ${__sandbar_n##*) }
+[[ $3 == "$$" || $3 == "$PPID" ]] && __sandbar_n=$3 || __sandbar_n=0
+set --
+builtin printf '%s\n' "$__sandbar_n" >|"$__sandbar_k"
+builtin printf '\036%s+%s %s\000%s\000' "$__sandbar_m" "$__sandbar_n" "$__sandbar_t" "$__sandbar_d" >&8
 exec 8>&-
 [[ $__sandbar_t == missing ]] && exit 1
 # Who was killed before there was anything to kill.
 [[ -e $__sandbar_s/out/$__sandbar_c.killed ]] && exit 137
 __sandbar_save() {
     [[ -n $__sandbar_s ]] || return 0
-    # A directory that was removed keeps its name.
-    [[ $PWD -ef . ]] && builtin cd -P .
     [[ -n $__sandbar_w || $PWD == "$__sandbar_g" ]] || builtin printf %s "$PWD" >|"$__sandbar_s/cwd"
     builtin unset -v SANDBAR_CALL
     # Through a file, since a subshell would take longer.
-    __sandbar_t=$__sandbar_s/run/$PPID.env
+    __sandbar_t=$__sandbar_k.env
     { builtin declare -px && builtin echo '# end'; } >|"$__sandbar_t"
     mapfile -t __sandbar_e <"$__sandbar_t"
     local IFS=$'\n'
@@ -71,7 +78,7 @@ __sandbar_save() {
     fi
     __sandbar_s=
 }
-if [[ $__sandbar_k == keep ]]; then
+if [[ $__sandbar_k == */run/* ]]; then
     # `exit` inside the command ends here too.
     trap '{ builtin set +xveu; __sandbar_save; } 2>/dev/null' EXIT
 else

@@ -5,22 +5,26 @@
 # cannot read where the capability for that is missing.
 #
 # $1 group or ''  $2 call  $3 how many tenths of a second to wait between TERM and KILL  $4 mark or ''
-g=$1 c=$2 t=$3
+g=$1 c=$2 t=$3 l=
 # The command's shell may not be there yet. It looks for the mark before it runs the command, and the mark is made before
 # anybody is looked for: one of the two finds the other.
 [ -z "$4" ] || { mkdir -p "${4%/*}" && : >"$4"; }
+# The program that leads the group is ours; it ends with the shell below it.
+x=
+[ -z "$g" ] || { read -r l <"/proc/$g/stat"; } 2>/dev/null || l=
+case $l in "$g (timeout) "*) x=$g ;; esac
 members() {
     k=
     for f in $(grep -lzsxF "SANDBAR_CALL=$c" /proc/[0-9]*/environ); do
-        f=${f#/proc/}
-        k="$k ${f%/environ}"
+        f=${f#/proc/} f=${f%/environ}
+        [ "$f" = "$x" ] || k="$k $f"
     done
     for f in /proc/[0-9]*/stat; do
         { read -r l <"$f"; } 2>/dev/null || continue
         n=${f#/proc/} n=${n%/stat}
         set -- ${l##*) }
         [ "$1" != Z ] || continue
-        [ -n "$g" ] && [ "$3" = "$g" ] || continue
+        [ -n "$g" ] && [ "$3" = "$g" ] && [ "$n" != "$x" ] || continue
         case " $k " in *" $n "*) ;; *) k="$k $n" ;; esac
     done
 }

@@ -40,6 +40,8 @@ pub(crate) struct SandboxMachine {
     pub(super) has_ripgrep: OnceCell<bool>,
     resumed: AtomicBool,
     waking: tokio::sync::Mutex<()>,
+    /// What a call leaves to be finished beside it.
+    beside: std::sync::Mutex<JoinSet<()>>,
     /// Those that write down what detached commands say.
     pub(super) followers: Followers,
 }
@@ -64,6 +66,7 @@ impl SandboxMachine {
             has_ripgrep: OnceCell::new(),
             resumed: AtomicBool::new(false),
             waking: tokio::sync::Mutex::default(),
+            beside: std::sync::Mutex::default(),
             followers: Followers::default(),
         }
     }
@@ -115,6 +118,17 @@ impl SandboxMachine {
             Ok::<_, PortError>(Home { path: entry.path, owner: entry.owner })
         };
         self.home.get_or_try_init(look).await.cloned()
+    }
+
+    /// Goes on beside the call; [`SandboxMachine::settle`] waits for it.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.beside.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
+    }
+
+    /// Waits for what goes on beside a call, so that a program may end after it.
+    pub(super) async fn settle(&self) {
+        let mut beside = std::mem::take(&mut *self.beside.lock().unwrap_or_else(PoisonError::into_inner));
+        while beside.join_next().await.is_some() {}
     }
 
     /// Runs one of our own small programs to its end.

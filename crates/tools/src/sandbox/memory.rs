@@ -64,7 +64,7 @@ impl Memory for SandboxMachine {
     }
 
     async fn forget_shell(&self) -> Result<(), PortError> {
-        for name in ["cwd", "env"] {
+        for name in ["cwd", "env", "plain"] {
             let path = format!("{}/{name}", self.state);
             awake!(self, |sandbox| sandbox.files().remove(&path)).map_err(file_error)?;
         }

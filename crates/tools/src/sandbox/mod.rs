@@ -88,6 +88,7 @@ impl fmt::Debug for SandboxToolDispatcher {
 impl ToolDispatcher for SandboxToolDispatcher {
     async fn dispatch_watched(&self, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult {
         let mut result = self.core.dispatch(tool_name, tool_input, watch).await;
+        self.core.machine.settle().await;
         if self.core.machine.was_resumed()
             && let Value::Object(fields) = &mut result.structured
         {
