@@ -9,6 +9,7 @@ use sdk::{Command, CommandError, Connect, FileError, GoneReason, Output, Sandbox
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
+use super::searching::Engine;
 use crate::port::PortError;
 
 /// What all sessions share in a sandbox.
@@ -37,7 +38,8 @@ pub(crate) struct SandboxMachine {
     pub(super) state: String,
     pub(super) root: String,
     home: OnceCell<Home>,
-    pub(super) has_ripgrep: OnceCell<bool>,
+    /// What searches here, once something has.
+    pub(super) engine: std::sync::OnceLock<Engine>,
     resumed: AtomicBool,
     waking: tokio::sync::Mutex<()>,
     /// What a call leaves to be finished beside it.
@@ -63,7 +65,7 @@ impl SandboxMachine {
             state: format!("{SHARED}/{session}"),
             root: root.to_owned(),
             home: OnceCell::new(),
-            has_ripgrep: OnceCell::new(),
+            engine: std::sync::OnceLock::new(),
             resumed: AtomicBool::new(false),
             waking: tokio::sync::Mutex::default(),
             beside: std::sync::Mutex::default(),

@@ -1,16 +1,19 @@
-//! Searching inside a sandbox: with ripgrep where it is, else with find and grep under the same rules.
+//! Searching inside a sandbox: with ripgrep where it is, else with our helper that has its engine, else with find and grep
+//! under the same rules.
 //!
 //! Either way the sandbox does the walking and reading, and only names, counts and the lines of one page travel.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base64::Engine;
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use sdk::{Chunk, Command, CommandError};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use super::machine::{SHARED, SandboxMachine, awake, command_error, file_error};
@@ -30,6 +33,30 @@ const MOST_ARGUMENTS: usize = 1_000_000;
 /// For what follows a search.
 const LOOK: Duration = Duration::from_secs(30);
 const WITHOUT_RIPGREP: &str = "Searched with grep -P and find, since ripgrep is not installed in this sandbox";
+
+const RIPGREP: &str = "rg";
+/// ripgrep's engine as a static executable.
+const HELPER: &[u8] = include_bytes!(env!("SANDBAR_SEARCH_IMAGE"));
+
+/// What searches in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// The sandbox's own.
+    Ripgrep,
+    Helper,
+    /// Neither: find and grep.
+    None,
+}
+
+/// Named by its content: another version is another file.
+fn helper_path() -> &'static str {
+    static PATH: OnceLock<String> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let digest = Sha256::digest(HELPER);
+        let name: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{SHARED}/bin/search-{name}")
+    })
+}
 
 /// Times and binaries among files. Arguments: paths
 const LOOK_AT: &str =
@@ -85,28 +112,63 @@ impl SandboxMachine {
         }
     }
 
-    /// Runs ripgrep; [`None`] when the sandbox has none.
+    /// Runs ripgrep, or our helper with its engine and its flags; [`None`] when the sandbox runs neither.
     async fn ripgrep(
         &self,
         directory: &str,
         arguments: Vec<String>,
         limit: Duration,
     ) -> Result<Option<Partial>, PortError> {
-        if self.has_ripgrep.get() == Some(&false) {
-            return Ok(None);
-        }
-        let command = Command::exec("rg", arguments).cwd(directory);
-        match self.bounded(command, limit).await {
-            Ok(Partial { code: Some(126 | 127), .. }) => {}
-            Ok(partial) => {
-                let _ = self.has_ripgrep.set(true);
-                return Ok(Some(partial));
+        let candidates = match self.engine.get() {
+            Some(known) => vec![known.clone()],
+            None => vec![Engine::Ripgrep, Engine::Helper, Engine::None],
+        };
+        for engine in candidates {
+            let program = match &engine {
+                Engine::Ripgrep => RIPGREP.to_owned(),
+                Engine::Helper => match self.helper().await? {
+                    Some(program) => program,
+                    None => continue,
+                },
+                Engine::None => {
+                    let _ = self.engine.set(engine);
+                    return Ok(None);
+                }
+            };
+            match self.bounded(Command::exec(program, arguments.clone()).cwd(directory), limit).await {
+                // What a shell or a loader says when there is no such program, or it is another machine's.
+                Ok(Partial { code: Some(126 | 127), .. }) | Err(CommandError::NotStartable { .. }) => {}
+                Ok(partial) => {
+                    let _ = self.engine.set(engine);
+                    return Ok(Some(partial));
+                }
+                Err(error) => return Err(command_error(error)),
             }
-            Err(CommandError::NotStartable { .. }) => {}
-            Err(error) => return Err(command_error(error)),
         }
-        let _ = self.has_ripgrep.set(false);
         Ok(None)
+    }
+
+    /// Where our helper is in the sandbox, sent there if it is not; [`None`] when it cannot be.
+    async fn helper(&self) -> Result<Option<String>, PortError> {
+        let program = helper_path();
+        let there = awake!(self, |sandbox| sandbox.files().exists(program));
+        if there.map_err(file_error)? {
+            return Ok(Some(program.to_owned()));
+        }
+        // Under its name only when it is whole: others may look for it at the same time.
+        let draft = format!("{program}.{:016x}", rand::random::<u64>());
+        let sent = awake!(self, |sandbox| sandbox.files().write(&draft, Bytes::from_static(HELPER)));
+        match sent.map_err(file_error) {
+            Ok(_) => {}
+            Err(PortError::Unavailable(cause)) => return Err(PortError::Unavailable(cause)),
+            Err(error) => {
+                tracing::debug!(%error, "the search helper could not be sent");
+                return Ok(None);
+            }
+        }
+        let script = r#"chmod 755 "$1" && mv -f "$1" "$2""#;
+        let place = Command::exec("/bin/sh", ["-c", script, "sh", &draft, program]).cwd("/").timeout(LOOK);
+        Ok(self.run(place).await?.success().then(|| program.to_owned()))
     }
 
     /// Runs a script over paths, as often as their number asks for.
@@ -125,6 +187,14 @@ impl SandboxMachine {
             rest = &rest[count..];
         }
         Ok(outputs)
+    }
+
+    /// The script that tells times and binaries, with the program that searches here.
+    fn look_at_script(&self) -> String {
+        match self.engine.get() {
+            Some(Engine::Helper) => LOOK_AT.replacen("; rg ", &format!("; {} ", helper_path()), 1),
+            _ => LOOK_AT.to_owned(),
+        }
     }
 
     /// Times of change, and which are binary.
@@ -241,7 +311,8 @@ impl Searches for SandboxMachine {
         let hits = hits.into_iter().filter(|(path, _)| search.root_is_file || selector.takes(path));
         let hits: Vec<(String, u64)> = hits.map(|(path, lines)| (paths::join(&directory, &path), lines)).collect();
         let all: Vec<String> = hits.iter().map(|(path, _)| path.clone()).collect();
-        let (times, binaries) = if all.is_empty() { Default::default() } else { self.look_at(LOOK_AT, &all).await? };
+        let (times, binaries) =
+            if all.is_empty() { Default::default() } else { self.look_at(&self.look_at_script(), &all).await? };
         counted.skipped.binary = binaries.len() as u64;
         if counted.searched == 0 {
             counted.searched = hits.len() as u64;

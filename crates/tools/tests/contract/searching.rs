@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::world::World;
 
-crate::contract!(in [memory, server, plain, without_ripgrep]: [
+crate::contract!(in [memory, server, plain, without_ripgrep, without_engines]: [
     lines_are_found_newest_file_first,
     nothing_found_says_what_was_not_searched,
     lines_around_a_match_come_along,
@@ -305,7 +305,8 @@ async fn patterns_may_span_lines(world: &World) {
 mod without_the_usual_engine {
     use super::*;
 
-    crate::contract!(in [without_ripgrep]: [the_difference_is_said]);
+    crate::contract!(in [without_engines]: [the_difference_is_said]);
+    crate::contract!(in [without_ripgrep]: [the_helper_is_no_different]);
 }
 
 async fn the_difference_is_said(world: &World) {
@@ -317,4 +318,11 @@ async fn the_difference_is_said(world: &World) {
     );
     let found = world.ok("glob", json!({ "pattern": "*.txt" })).await;
     assert!(found.ends_with("[Searched with find, since ripgrep is not installed in this sandbox]"), "{found}");
+}
+
+async fn the_helper_is_no_different(world: &World) {
+    world.put("/home/user/a.txt", "x\ny\n").await;
+    let found = world.ok("grep", json!({ "pattern": "x.y", "path": "/home/user", "multiline": true })).await;
+    assert!(found.contains("/home/user/a.txt:1:x"), "{found}");
+    assert!(!found.contains("not installed"), "{found}");
 }

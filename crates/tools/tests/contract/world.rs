@@ -1,4 +1,5 @@
-//! Where a case runs: in memory, on our server, on our server without what it adds to E2B, and there without ripgrep.
+//! Where a case runs: in memory, on our server, on our server without what it adds to E2B, there without ripgrep,
+//! and there with nothing but find and grep.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,14 @@ impl World {
         let world = Self::on(Extensions::Off).await;
         let removed = world.sandbox().commands().run(Command::new("rm $(command -v rg)").user("root")).await;
         assert!(removed.expect("rm runs").success());
+        world
+    }
+
+    /// Nor can our own helper be sent: a file stands where its directory would be.
+    pub(crate) async fn without_engines() -> Self {
+        let world = Self::without_ripgrep().await;
+        let barred = world.sandbox().commands().run("mkdir -p /tmp/.sandbar && touch /tmp/.sandbar/bin").await;
+        assert!(barred.expect("mkdir runs").success());
         world
     }
 

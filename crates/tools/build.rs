@@ -1,0 +1,11 @@
+//! Builds the search helper, which the crate embeds.
+
+fn main() {
+    embed::Static {
+        package: "sandbar-search",
+        sources: &["crates/search"],
+        prebuilt: "SANDBAR_SEARCH",
+        image: "SANDBAR_SEARCH_IMAGE",
+    }
+    .build();
+}
