@@ -225,6 +225,14 @@ fn children() -> HashSet<String> {
     lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
+/// Whether it is the first process of a sandbox: a child of ours too, with the launcher's arguments until it becomes the
+/// guest. A signal meant for the launcher could otherwise reach a sandbox that has booted in the meantime.
+fn is_process_1(pid: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    ids.is_none_or(|ids| ids.split_whitespace().count() > 1)
+}
+
 /// After `delay`, kills every launcher but `others`, the spare one included, until the boot is over.
 fn kill_launchers_after(
     delay: Duration,
@@ -236,7 +244,7 @@ fn kill_launchers_after(
         while !over.load(Ordering::Relaxed) {
             for pid in children().difference(&others) {
                 let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                if arguments.ends_with(b"launch\0") {
+                if arguments.ends_with(b"launch\0") && !is_process_1(pid) {
                     let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
                     // It may have ended by itself.
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
