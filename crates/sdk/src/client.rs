@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use crate::config::{ConfigError, Endpoints, KEEPALIVE, REQUEST_DEADLINE};
 use crate::secret::Secret;
-use crate::transport::{Http, HttpOptions};
+use crate::transport::{Http, HttpOptions, LONGEST_WAIT};
 
 /// A connection to one E2B service. Cheap to clone; clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
     deadline: Duration,
+    longest_wait: Duration,
 }
 
 #[derive(Debug)]
@@ -41,7 +42,18 @@ impl Client {
     /// The same client, waiting for answers as long as `deadline` instead of a minute.
     #[must_use]
     pub fn within(&self, deadline: Duration) -> Self {
-        Self { shared: Arc::clone(&self.shared), deadline }
+        Self { deadline, ..self.clone() }
+    }
+
+    /// The same client, which waits no longer than this before it sends a request again, and gives up when the server asks
+    /// for more: for those who have another service to turn to. Ten seconds unless set.
+    #[must_use]
+    pub fn waiting_at_most(&self, longest_wait: Duration) -> Self {
+        Self { longest_wait, ..self.clone() }
+    }
+
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.longest_wait
     }
 
     /// How long calls wait for an answer.
@@ -179,6 +191,7 @@ impl ClientBuilder {
         }
         let shared =
             Shared { endpoints, http: Http::new(self.http)?, keepalive, first_generation: AtomicBool::new(false) };
-        Ok(Client { shared: Arc::new(shared), deadline: self.deadline.unwrap_or(REQUEST_DEADLINE) })
+        let deadline = self.deadline.unwrap_or(REQUEST_DEADLINE);
+        Ok(Client { shared: Arc::new(shared), deadline, longest_wait: LONGEST_WAIT })
     }
 }

@@ -43,8 +43,8 @@ pub use commands::{
 };
 pub use config::ConfigError;
 pub use control::{
-    Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, NewSnapshot, Order, Pause, PauseOutcome,
-    Resume, SandboxError, SandboxPage, SnapshotQuery, TimeRange,
+    Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, Look, NewSnapshot, Order, Pause,
+    PauseOutcome, Resume, SandboxError, SandboxPage, SnapshotQuery, TimeRange,
 };
 pub use control::{secrets, templates, volumes};
 pub use error::CallError;

@@ -120,6 +120,25 @@ impl Resume {
     }
 }
 
+/// What a service knows of a sandbox, at a moment of its own clock.
+#[derive(Debug, Clone)]
+pub struct Look {
+    pub detail: rest::SandboxDetail,
+    /// In whole seconds; none from a service that does not say what time it is.
+    pub answered_at: Option<jiff::Timestamp>,
+}
+
+impl Look {
+    /// How long it lives if nobody does anything, to the second below; zero when its time is over. None when the service
+    /// does not tell.
+    pub fn remaining(&self) -> Option<Duration> {
+        let end = self.detail.listed.end_at.parse::<jiff::Timestamp>().ok()?;
+        // The date leaves out what has passed of its second.
+        let passed = self.answered_at?.saturating_add(jiff::SignedDuration::from_secs(1)).ok()?;
+        Some(Duration::try_from(end.duration_since(passed)).unwrap_or_default())
+    }
+}
+
 impl Client {
     /// A sandbox that exists: a running one as it is, a paused one resumed.
     ///
@@ -144,6 +163,18 @@ impl Client {
     pub async fn info(&self, id: &SandboxId) -> Result<rest::SandboxDetail, SandboxError> {
         let request = Request::new(self, Method::GET, format!("/sandboxes/{id}"), format!("look at sandbox {id}"));
         request.json().await.map_err(|failure| SandboxError::of(failure, id, &request))
+    }
+
+    /// Everything the service knows of a sandbox, and when that was by the service's own clock. Its times are of that clock,
+    /// which need not be ours: how long a sandbox still lives is the difference of two of them.
+    ///
+    /// # Errors
+    /// As [`Client::info`].
+    pub async fn look(&self, id: &SandboxId) -> Result<Look, SandboxError> {
+        let request = Request::new(self, Method::GET, format!("/sandboxes/{id}"), format!("look at sandbox {id}"));
+        let (detail, answered_at) =
+            request.json_and_date().await.map_err(|failure| SandboxError::of(failure, id, &request))?;
+        Ok(Look { detail, answered_at })
     }
 
     /// Ends a sandbox and deletes its files. False when there was none.

@@ -19,7 +19,7 @@ pub mod volumes;
 
 pub use create::{Create, CreateError};
 pub use fork::{Fork, ForkError};
-pub use life::{Connect, Pause, PauseOutcome, Resume, SandboxError};
+pub use life::{Connect, Look, Pause, PauseOutcome, Resume, SandboxError};
 pub use list::{ListQuery, Order, SandboxPage};
 pub use logs::LogQuery;
 pub use metrics::TimeRange;

@@ -26,13 +26,14 @@ impl<'a> Request<'a> {
     /// `what` completes "could not …" and names the sandbox. A request that is not a POST may be repeated.
     pub(crate) fn new(client: &'a Client, method: Method, path: impl Into<String>, what: impl Into<String>) -> Self {
         let repeat = if method == Method::POST { Repeat::Never } else { Repeat::Harmless };
-        let call = Call::new(what, repeat, client.deadline());
+        let call = Call::new(what, repeat, client.deadline()).waiting_at_most(client.longest_wait());
         Self { client, method, path: path.into(), body: None, key: None, call }
     }
 
     /// A POST that sets what it names, so that a second one changes nothing.
     pub(crate) fn harmless(mut self) -> Self {
-        self.call = Call::new(self.call.what, Repeat::Harmless, self.client.deadline());
+        let call = Call::new(self.call.what, Repeat::Harmless, self.client.deadline());
+        self.call = call.waiting_at_most(self.client.longest_wait());
         self
     }
 
@@ -82,6 +83,14 @@ impl<'a> Request<'a> {
         let headers = response.headers().clone();
         let items = read_json(response, &self.call).await.map_err(Failure::Call)?;
         Ok((Page { items, next: next_token(&headers) }, headers))
+    }
+
+    /// An object, and when it was sent by the server's clock.
+    pub(crate) async fn json_and_date<T: DeserializeOwned>(&self) -> Result<(T, Option<jiff::Timestamp>), Failure> {
+        let response = self.send().await?;
+        let date = response.headers().get(http::header::DATE).and_then(|value| value.to_str().ok());
+        let date = date.and_then(|text| jiff::fmt::rfc2822::parse(text).ok()).map(|date| date.timestamp());
+        Ok((read_json(response, &self.call).await.map_err(Failure::Call)?, date))
     }
 
     /// An object whose list goes on in further answers, and where the next begins.

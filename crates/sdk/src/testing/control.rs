@@ -147,7 +147,7 @@ fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], se
                 None => return Err(refuse(400, "timeout is required")),
             };
             if running {
-                sandbox.end_at = sandbox.end_at.max(Timestamp::now() + lifetime(seconds));
+                sandbox.end_at = sandbox.end_at.max(sandbox.clock.now() + lifetime(seconds));
                 return Ok(json(200, &sandbox.wire()));
             }
             sandbox.resume(seconds);
@@ -171,7 +171,7 @@ fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], se
         }
         ("POST", ["timeout"], false) if running => {
             let body: Timeout = asked.json()?;
-            sandbox.end_at = Timestamp::now() + lifetime(body.timeout);
+            sandbox.end_at = sandbox.clock.now() + lifetime(body.timeout);
             Ok(empty(204))
         }
         ("POST", ["refreshes"], false) if running => {
@@ -180,7 +180,7 @@ fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], se
             if !(0..=3600).contains(&seconds) {
                 return Err(refuse(400, "duration must be between 0 and 3600"));
             }
-            sandbox.end_at = sandbox.end_at.max(Timestamp::now() + lifetime(seconds.max(15)));
+            sandbox.end_at = sandbox.end_at.max(sandbox.clock.now() + lifetime(seconds.max(15)));
             Ok(empty(204))
         }
         ("PUT", ["network"], false) if running => {

@@ -67,6 +67,8 @@ async fn exchange(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Res
     };
     let mut response = Response::new(StreamBody::new(pieces.map(|piece| piece.map(Frame::data)).boxed()));
     *response.status_mut() = http::StatusCode::from_u16(status).map_err(|_| Cut)?;
+    let date = shared.world().clock.now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    response.headers_mut().insert(http::header::DATE, date.try_into().map_err(|_| Cut)?);
     response.headers_mut().extend(headers);
     Ok(response)
 }

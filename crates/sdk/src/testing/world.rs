@@ -10,6 +10,7 @@ use protocol::rest::{
     self, Lifecycle, ListedSandbox, Network, NewSandbox, OnTimeout, PauseMode, SandboxDetail, SandboxLogEntry,
     SandboxState,
 };
+use tokio::time::Instant;
 
 use super::process::{Processes, Script};
 use super::secrets::HeldSecret;
@@ -27,7 +28,28 @@ pub(super) struct World {
     pub(super) scripts: HashMap<String, Script>,
     /// Bodies and answers of creates by their idempotency keys.
     pub(super) created: HashMap<String, (Bytes, rest::Sandbox)>,
+    /// What time it is for sandboxes.
+    pub(super) clock: Clock,
     made: u64,
+}
+
+/// Goes with tokio's time, so that a test which pauses that one pauses sandboxes' lives too.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    started_at: Timestamp,
+    started: Instant,
+}
+
+impl Clock {
+    pub(super) fn now(self) -> Timestamp {
+        self.started_at + self.started.elapsed()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self { started_at: Timestamp::now(), started: Instant::now() }
+    }
 }
 
 #[derive(Debug)]
@@ -46,6 +68,7 @@ pub(super) struct HeldSandbox {
     pub(super) files: BTreeMap<String, Node>,
     pub(super) processes: Processes,
     pub(super) log: Vec<SandboxLogEntry>,
+    pub(super) clock: Clock,
 }
 
 /// A file or directory of a sandbox, by its absolute path.
@@ -65,6 +88,7 @@ impl Default for World {
             secrets: BTreeMap::new(),
             scripts: HashMap::new(),
             created: HashMap::new(),
+            clock: Clock::default(),
             made: 0,
         }
     }
@@ -96,7 +120,7 @@ impl World {
 
     /// Ends or pauses what has reached its end.
     pub(super) fn expire(&mut self) {
-        let now = Timestamp::now();
+        let now = self.clock.now();
         let over = |sandbox: &HeldSandbox| sandbox.state == SandboxState::Running && sandbox.end_at <= now;
         for sandbox in self.sandboxes.values_mut().filter(|sandbox| over(sandbox)) {
             if sandbox.asked.auto_pause == Some(true) {
@@ -121,7 +145,7 @@ impl World {
     ) -> rest::Sandbox {
         let number = self.number();
         let id = format!("i{number:020}");
-        let now = Timestamp::now();
+        let now = self.clock.now();
         let network = asked.network.clone().unwrap_or_default();
         let private = network.allow_public_traffic == Some(false);
         let home = ["/home", "/home/user", "/tmp"].map(|path| (path.to_owned(), Node::Directory));
@@ -139,6 +163,7 @@ impl World {
             files: home.into_iter().chain(files).collect(),
             processes: Processes::default(),
             log: Vec::new(),
+            clock: self.clock,
             id,
         };
         sandbox.note("sandbox started");
@@ -156,7 +181,7 @@ pub(super) fn lifetime(seconds: i64) -> Duration {
 
 impl HeldSandbox {
     pub(super) fn note(&mut self, message: &str) {
-        let timestamp = Timestamp::now().to_string();
+        let timestamp = self.clock.now().to_string();
         let entry = SandboxLogEntry {
             timestamp,
             message: message.into(),
@@ -168,7 +193,7 @@ impl HeldSandbox {
 
     pub(super) fn pause(&mut self, memory: bool) {
         self.state = SandboxState::Paused;
-        self.end_at = Timestamp::now();
+        self.end_at = self.clock.now();
         self.pause_mode = Some(if memory { PauseMode::Full } else { PauseMode::Filesystem });
         // Connections from outside do not outlive a pause.
         self.processes.cut();
@@ -177,7 +202,7 @@ impl HeldSandbox {
 
     pub(super) fn resume(&mut self, seconds: i64) {
         self.state = SandboxState::Running;
-        self.end_at = Timestamp::now() + lifetime(seconds);
+        self.end_at = self.clock.now() + lifetime(seconds);
         self.pause_mode = None;
         self.note("sandbox resumed");
     }

@@ -30,6 +30,8 @@ pub(crate) struct Call {
     repeat: Repeat,
     started: Instant,
     limit: Duration,
+    /// Before it is sent again; a server that asks for more is not asked again.
+    longest_wait: Option<Duration>,
     progress: Option<Progress>,
 }
 
@@ -54,7 +56,7 @@ impl Progress {
 
 impl Call {
     pub(crate) fn new(what: impl Into<String>, repeat: Repeat, limit: Duration) -> Self {
-        Self { what: what.into(), repeat, started: Instant::now(), limit, progress: None }
+        Self { what: what.into(), repeat, started: Instant::now(), limit, longest_wait: None, progress: None }
     }
 
     /// The same call, whose time begins anew whenever the returned is told of a step.
@@ -62,6 +64,12 @@ impl Call {
         let progress = Progress { started: self.started, last: Arc::default() };
         self.progress = Some(progress.clone());
         (self, progress)
+    }
+
+    /// The same call, given up when it would have to wait for longer than this.
+    pub(crate) fn waiting_at_most(mut self, longest: Duration) -> Self {
+        self.longest_wait = Some(longest);
+        self
     }
 
     /// The same call, whose repeats are not harmless.
@@ -176,7 +184,8 @@ impl Http {
                 Err(Attempt::Final(failure)) => return Err(failure),
                 Err(Attempt::Repeatable { failure, after }) => (failure, wait(attempt, after)),
             };
-            if attempt > RETRIES || pause >= call.left() {
+            let too_long = call.longest_wait.is_some_and(|longest| pause > longest);
+            if attempt > RETRIES || pause >= call.left() || too_long {
                 return Err(failure);
             }
             debug!(call = call.what, attempt, ?pause, "sending again");

@@ -8,4 +8,4 @@ mod retry;
 
 pub(crate) use answer::{Failure, Refusal, read_json};
 pub(crate) use http::{Call, Http, HttpOptions, Progress};
-pub(crate) use retry::Repeat;
+pub(crate) use retry::{LONGEST_WAIT, Repeat};

@@ -12,7 +12,8 @@ pub(super) const CONNECT_BUDGET: Duration = Duration::from_secs(5);
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// A server that asks for more is asked again after this.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Whether doing a request twice is the same as doing it once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
