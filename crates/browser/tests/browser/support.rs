@@ -157,14 +157,7 @@ impl Canary {
 
 /// Polls until `check` gives something.
 pub(crate) async fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(found) = check() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    testing::eventually_async(what, Duration::from_secs(20), || std::future::ready(check())).await
 }
 
 /// A process of the browser whose profiles are under `directory`.

@@ -5,5 +5,3 @@ mod fake;
 mod faults;
 mod kept;
 mod real;
-#[path = "../support/mod.rs"]
-mod support;

@@ -11,7 +11,7 @@ use sandbar_sdk::{
     SandboxError, SandboxId, TimeRange,
 };
 
-use crate::support::Server;
+use testing::Server;
 
 /// A create whose sandboxes no other test sees in a list.
 fn marked(mark: &str) -> Create {
@@ -25,7 +25,7 @@ async fn listed(client: &Client, query: ListQuery) -> Vec<String> {
 
 #[tokio::test]
 async fn a_sandbox_is_created_looked_at_and_killed() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let client = server.client();
     let create = marked("life & death").env("SECRET", "hidden").cpu_count(1).memory_mb(256);
     let sandbox = client.create(create).await.expect("a sandbox");
@@ -37,7 +37,7 @@ async fn a_sandbox_is_created_looked_at_and_killed() {
 
     let token = sandbox.access_token().expect("it is secured").expose().to_owned();
     let shown = format!("{sandbox:?} {info:?} {client:?} {:?}", sandbox.access_token());
-    assert!(!shown.contains(&token) && !shown.contains(&server.key), "{shown}");
+    assert!(!shown.contains(&token) && !shown.contains(server.key()), "{shown}");
 
     assert!(sandbox.kill().await.expect("it ends"));
     assert!(!sandbox.kill().await.expect("an answer"), "it is gone already");
@@ -49,7 +49,7 @@ async fn a_sandbox_is_created_looked_at_and_killed() {
 
 #[tokio::test]
 async fn unknown_templates_and_sandboxes_are_told_apart() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let client = server.client();
     let error = client.create("no-such-template").await.expect_err("it does not exist");
     assert!(
@@ -74,7 +74,7 @@ async fn unknown_templates_and_sandboxes_are_told_apart() {
 
 #[tokio::test]
 async fn lists_are_filtered_ordered_and_paged() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let client = server.client();
     let mark = "a list: 100% & more=\"äöü\"";
     let before = Timestamp::now();
@@ -116,7 +116,7 @@ async fn lists_are_filtered_ordered_and_paged() {
 
 #[tokio::test]
 async fn pause_is_idempotent_and_connect_wakes() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let client = server.client();
     let sandbox = client.create(marked("pause")).await.expect("a sandbox");
     let error = client.resume(sandbox.id(), Resume::default()).await.expect_err("it runs");
@@ -142,7 +142,7 @@ async fn pause_is_idempotent_and_connect_wakes() {
 
 #[tokio::test]
 async fn lifetimes_are_set_extended_and_end() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let client = server.client();
     let sandbox = client.create(marked("time")).await.expect("a sandbox");
     let end =
@@ -173,7 +173,7 @@ async fn lifetimes_are_set_extended_and_end() {
 
 #[tokio::test]
 async fn metrics_and_logs_are_read() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let client = server.client();
     let sandbox = client.create(marked("metrics")).await.expect("a sandbox");
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -208,7 +208,7 @@ async fn metrics_and_logs_are_read() {
 
 #[tokio::test]
 async fn what_the_server_adds_is_said() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let client = server.client();
     let capabilities = client.capabilities().await.expect("an answer").expect("a Sandbar server");
     assert_eq!(capabilities.server, "sandbar");
@@ -217,7 +217,7 @@ async fn what_the_server_adds_is_said() {
 
 #[tokio::test]
 async fn a_handle_from_what_was_told_changes_nothing() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let told = sandbox.info().await.expect("it exists");
     let attached = sandbox.client().attach(&told).expect("a handle");
@@ -228,7 +228,7 @@ async fn a_handle_from_what_was_told_changes_nothing() {
 
 #[tokio::test]
 async fn one_key_makes_one_sandbox() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let client = server.client();
     let key = "one-key-one-sandbox";
     let create = || marked("key").idempotency_key(key);
@@ -253,8 +253,8 @@ async fn one_key_makes_one_sandbox() {
 
 #[tokio::test]
 async fn a_wrong_key_is_not_authorized() {
-    let server = Server::shared();
-    let client = server.builder(&server.address).api_key("e2b_00ff").build().expect("valid options");
+    let server = Server::shared(&[]);
+    let client = server.builder(server.address()).api_key("e2b_00ff").build().expect("valid options");
     let error = client.create("base").await.expect_err("the key is wrong");
     assert!(matches!(&error, CreateError::Call(CallError::Unauthorized { .. })), "{error:?}");
     assert!(!format!("{error} {error:?}").contains("e2b_00ff"));

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use futures::TryStreamExt;
 use sandbar_sdk::{CallError, Chunk, Command, CommandError, Connect, Event, ProcessName, Signal};
 
-use crate::eventually;
-use crate::support::Server;
+use testing::{Server, eventually_async};
 
 #[tokio::test]
 async fn a_command_gives_its_exit_and_its_outputs_apart() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
 
@@ -37,7 +36,7 @@ async fn a_command_gives_its_exit_and_its_outputs_apart() {
 
 #[tokio::test]
 async fn a_command_runs_as_it_was_asked_to() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
     let text = async |command: Command| commands.run(command).await.expect("it runs").stdout_text().into_owned();
@@ -63,7 +62,7 @@ async fn a_command_runs_as_it_was_asked_to() {
 
 #[tokio::test]
 async fn standard_input_is_open_only_where_it_was_asked_for() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
 
@@ -93,7 +92,7 @@ async fn standard_input_is_open_only_where_it_was_asked_for() {
 
 #[tokio::test]
 async fn a_process_is_listed_found_and_taken_up_again() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
 
@@ -119,7 +118,7 @@ async fn a_process_is_listed_found_and_taken_up_again() {
     assert_eq!((late.exit.code, late.exit.exited), (-1, false));
     assert_eq!(by_tag.reconnect().await.expect("it is known").wait_exit().await.expect("known").code, -1);
     assert!(!commands.kill(pid).await.expect("it ended"));
-    let gone = eventually("it is not listed", Duration::from_secs(5), async || {
+    let gone = eventually_async("it is not listed", Duration::from_secs(5), async || {
         commands.list().await.expect("a list").iter().all(|info| info.pid != pid).then_some(())
     });
     gone.await;
@@ -133,7 +132,7 @@ async fn a_process_is_listed_found_and_taken_up_again() {
 
 #[tokio::test]
 async fn a_timeout_ends_the_process_on_the_server() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
     let started = Instant::now();
@@ -152,7 +151,7 @@ async fn a_timeout_ends_the_process_on_the_server() {
     let left = commands.start(Command::exec("sleep", ["100"]).timeout(limit)).await.expect("it starts");
     let pid = left.pid();
     drop(left);
-    eventually("the process ends", Duration::from_secs(10), async || {
+    eventually_async("the process ends", Duration::from_secs(10), async || {
         commands.list().await.expect("a list").iter().all(|info| info.pid != pid).then_some(())
     })
     .await;
@@ -163,7 +162,7 @@ async fn a_timeout_ends_the_process_on_the_server() {
 
 #[tokio::test]
 async fn output_of_any_size_streams_and_what_is_collected_has_a_limit() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
     const SIZE: usize = 50_000_000;
@@ -185,7 +184,7 @@ async fn output_of_any_size_streams_and_what_is_collected_has_a_limit() {
 
     let error = commands.run(Command::new("echo $$ > pid; exec yes").output_limit(100_000)).await.expect_err("endless");
     let CommandError::OutputTooLarge { pid, limit: 100_000, .. } = error else { panic!("{error:?}") };
-    eventually("the process is killed", Duration::from_secs(5), async || {
+    eventually_async("the process is killed", Duration::from_secs(5), async || {
         commands.list().await.expect("a list").iter().all(|info| info.pid != pid).then_some(())
     })
     .await;
@@ -194,7 +193,7 @@ async fn output_of_any_size_streams_and_what_is_collected_has_a_limit() {
 
 #[tokio::test]
 async fn many_commands_run_at_once() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let runs = (0..50).map(|number| {
         let sandbox = sandbox.clone();
@@ -211,7 +210,7 @@ async fn many_commands_run_at_once() {
 async fn counted(server: &Server) -> (String, Arc<AtomicUsize>, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();
-    let (count, target) = (Arc::new(AtomicUsize::new(0)), server.address.clone());
+    let (count, target) = (Arc::new(AtomicUsize::new(0)), server.address().to_owned());
     let counting = Arc::clone(&count);
     let task = tokio::spawn(async move {
         let mut connections = tokio::task::JoinSet::new();
@@ -226,7 +225,7 @@ async fn counted(server: &Server) -> (String, Arc<AtomicUsize>, tokio::task::Joi
 
 #[tokio::test]
 async fn connections_are_used_again() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let direct = server.sandbox().await;
     let (address, count, task) = counted(&server).await;
     let client = server.builder(&address).build().expect("valid options");
@@ -248,7 +247,7 @@ async fn connections_are_used_again() {
 
 #[tokio::test]
 async fn a_run_that_is_given_up_goes_on_until_its_timeout() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
     let run = commands.run(Command::new("sleep 100").tag("given-up").timeout(Duration::from_secs(3)));
@@ -261,7 +260,7 @@ async fn a_run_that_is_given_up_goes_on_until_its_timeout() {
 
 #[tokio::test]
 async fn secrets_show_in_no_debug_output() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let token = sandbox.access_token().expect("it is secured").expose().to_owned();
     let command = Command::new("sleep 100").env("KEY", "valuesecret");
@@ -269,6 +268,6 @@ async fn secrets_show_in_no_debug_output() {
     let running = sandbox.commands().start(command).await.expect("it starts");
     let listed = sandbox.commands().list().await.expect("a list");
     let shown = format!("{shown} {running:?} {listed:?} {:?}", sandbox.files());
-    assert!(!shown.contains("valuesecret") && !shown.contains(&token) && !shown.contains(&server.key), "{shown}");
+    assert!(!shown.contains("valuesecret") && !shown.contains(&token) && !shown.contains(server.key()), "{shown}");
     sandbox.kill().await.expect("it ends");
 }

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use futures::TryStreamExt;
 use sandbar_sdk::{CommandError, FileError, GoneReason, Watch};
 
-use crate::support::Server;
+use testing::Server;
 
 /// How soon a stream must know: it breaks, and two questions are asked.
 const SOON: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn a_killed_sandbox_ends_its_streams_at_once() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let running = sandbox.commands().start("sleep 100").await.expect("it starts");
     let mut watch = sandbox.files().watch("/tmp", Watch::default()).await.expect("it is watched");
@@ -40,7 +40,7 @@ async fn a_killed_sandbox_ends_its_streams_at_once() {
 
 #[tokio::test]
 async fn a_paused_sandbox_ends_its_streams_and_keeps_its_processes() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let running = sandbox.commands().start("sleep 100; echo done").await.expect("it starts");
     let pid = running.pid();

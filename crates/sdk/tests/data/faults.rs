@@ -10,9 +10,8 @@ use sandbar_sdk::{
     Watch,
 };
 
-use crate::eventually;
 use crate::proxy::{Break, Fault, Proxy};
-use crate::support::Server;
+use testing::{Server, eventually_async};
 
 const START: &str = "/process.Process/Start";
 /// Two keepalive intervals of a second, the question for health, and a busy machine.
@@ -55,7 +54,7 @@ async fn through(
     sandbox: &Sandbox,
     options: impl FnOnce(ClientBuilder) -> ClientBuilder,
 ) -> (Proxy, Sandbox) {
-    let proxy = Proxy::to(&server.address);
+    let proxy = Proxy::to(server.address());
     let client = options(server.builder(&proxy.address).keepalive(Duration::from_secs(1)));
     let client: Client = client.build().expect("valid options");
     let sandbox = client.connect(sandbox.id(), Connect::default()).await.expect("the way is whole");
@@ -68,11 +67,12 @@ async fn starts(sandbox: &Sandbox, file: &str) -> usize {
 }
 
 async fn closed(proxy: &Proxy) {
-    eventually("no connection is left", Duration::from_secs(10), async || (proxy.open() == 0).then_some(())).await;
+    eventually_async("no connection is left", Duration::from_secs(10), async || (proxy.open() == 0).then_some(()))
+        .await;
 }
 
 async fn ended(before: usize) {
-    eventually("no task is left", Duration::from_secs(10), async || (tasks() <= before).then_some(())).await;
+    eventually_async("no task is left", Duration::from_secs(10), async || (tasks() <= before).then_some(())).await;
 }
 
 fn tasks() -> usize {
@@ -112,7 +112,7 @@ async fn a_start_that_falls_silent_anywhere_is_told_apart_and_never_repeated() {
 
 /// All at once, each by a way of its own.
 async fn cut_starts(cuts: impl Iterator<Item = (usize, usize, Break)>) {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let before = tasks();
     let sandbox = server.sandbox().await;
     let cuts = cuts.map(|(envelopes, bytes, how)| cut_start(&server, &sandbox, envelopes, bytes, how));
@@ -142,7 +142,7 @@ async fn cut_start(server: &Server, direct: &Sandbox, envelopes: usize, bytes: u
         (_, other) => panic!("{case}: {other:?}"),
     }
     let ran = async || Some(starts(direct, &case).await).filter(|&starts| starts > 0);
-    let once = eventually("the command ran", Duration::from_secs(5), ran).await;
+    let once = eventually_async("the command ran", Duration::from_secs(5), ran).await;
     assert_eq!((once, proxy.seen(START)), (1, 1), "{case}");
     drop(sandbox);
     closed(&proxy).await;
@@ -150,7 +150,7 @@ async fn cut_start(server: &Server, direct: &Sandbox, envelopes: usize, bytes: u
 
 #[tokio::test]
 async fn waiting_for_an_exit_survives_a_broken_connection() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options).await;
     way.proxy.on(START, Fault::Cut { envelopes: 1, bytes: 0, how: Break::Reset }, 1);
     way.proxy.on("/process.Process/Connect", Fault::Cut { envelopes: 1, bytes: 0, how: Break::Close }, 1);
@@ -170,7 +170,7 @@ async fn waiting_for_an_exit_survives_a_broken_connection() {
 
 #[tokio::test]
 async fn nothing_answered_ends_at_the_deadline() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options).await;
     let limit = Duration::from_secs(1);
     let sandbox = way.sandbox.within(limit);
@@ -205,7 +205,7 @@ async fn nothing_answered_ends_at_the_deadline() {
 
 #[tokio::test]
 async fn a_slow_answer_is_waited_for() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options).await;
     way.proxy.on("", Fault::Delay(Duration::from_millis(300)), 2);
     assert!(way.sandbox.commands().run(command("starts")).await.is_ok());
@@ -216,7 +216,7 @@ async fn a_slow_answer_is_waited_for() {
 
 #[tokio::test]
 async fn bursts_of_refusals_are_outlasted_only_where_that_is_safe() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options).await;
     let json = |code: u16| format!(r#"{{"code":{code},"message":"busy"}}"#);
     let header = "content-type: application/json\r\n";
@@ -263,7 +263,7 @@ async fn bursts_of_refusals_are_outlasted_only_where_that_is_safe() {
 
 #[tokio::test]
 async fn answers_that_are_not_the_protocol_are_errors() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options).await;
     let (commands, files) = (way.sandbox.commands(), way.sandbox.files());
     let (html, json) = ("content-type: text/html\r\n", "content-type: application/json\r\n");
@@ -297,7 +297,7 @@ async fn answers_that_are_not_the_protocol_are_errors() {
 
 #[tokio::test]
 async fn a_file_that_does_not_arrive_whole_is_an_error() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options.deadline(Duration::from_secs(2))).await;
     way.direct.files().write("big", vec![1; 2_000_000]).await.expect("it is written");
     for how in [Break::Close, Break::Reset] {
@@ -321,7 +321,7 @@ async fn a_file_that_does_not_arrive_whole_is_an_error() {
 
 #[tokio::test]
 async fn an_upload_that_breaks_is_made_again_where_it_can_be() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options.deadline(Duration::from_secs(2))).await;
     let files = way.sandbox.files();
     let content = Bytes::from(vec![3; 3_000_000]);
@@ -358,7 +358,7 @@ async fn an_upload_that_breaks_is_made_again_where_it_can_be() {
 
 #[tokio::test]
 async fn a_watch_that_breaks_or_falls_silent_ends() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options).await;
     for how in [Break::Close, Break::Reset, Break::Stall] {
         way.proxy.on("/filesystem.Filesystem/WatchDir", Fault::Cut { envelopes: 1, bytes: 0, how }, 1);
@@ -380,7 +380,7 @@ async fn a_watch_that_breaks_or_falls_silent_ends() {
 
 #[tokio::test]
 async fn a_sandbox_that_ended_behind_a_silent_connection_is_found_out() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options).await;
     way.proxy.on(START, Fault::Cut { envelopes: 1, bytes: 0, how: Break::Stall }, 1);
     let running = way.sandbox.commands().start("sleep 100").await.expect("it starts");
@@ -394,7 +394,7 @@ async fn a_sandbox_that_ended_behind_a_silent_connection_is_found_out() {
 
 #[tokio::test]
 async fn a_server_that_forgets_a_timeout_is_helped() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options.keepalive(Duration::from_secs(30))).await;
     way.proxy.on(START, Fault::ForgetTimeout { envelopes: 1 }, 1);
     let limit = Duration::from_secs(1);
@@ -405,7 +405,7 @@ async fn a_server_that_forgets_a_timeout_is_helped() {
     let error = running.wait().await.expect_err("too long");
     assert!(matches!(error, CommandError::DeadlineExceeded { may_still_run: None, .. }), "{error:?}");
     assert!(begun.elapsed() < limit + Duration::from_secs(5), "{:?}", begun.elapsed());
-    eventually("the process ends", Duration::from_secs(5), async || {
+    eventually_async("the process ends", Duration::from_secs(5), async || {
         way.direct.commands().list().await.expect("a list").iter().all(|info| info.pid != pid).then_some(())
     })
     .await;
@@ -426,7 +426,7 @@ async fn a_server_that_forgets_a_timeout_is_helped() {
 
 #[tokio::test]
 async fn nobody_there_is_said_soon_and_by_name() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let way = Way::to(&server, |options| options).await;
     let Way { direct, proxy, sandbox, .. } = way;
     let address = proxy.address.clone();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use sandbar_sdk::{CallError, Create, EntryKind, Expiry, FileError, FileEventKind, Sandbox, Watch};
 
-use crate::support::Server;
+use testing::Server;
 
 /// Names that break what is careless about quoting, encoding or paths.
 const HOSTILE: [&str; 9] = [
@@ -24,7 +24,7 @@ const HOSTILE: [&str; 9] = [
 
 #[tokio::test]
 async fn what_is_written_is_read() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
 
@@ -64,7 +64,7 @@ async fn what_is_written_is_read() {
 
 #[tokio::test]
 async fn hostile_names_are_only_names() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
     for name in HOSTILE {
@@ -98,7 +98,7 @@ async fn hostile_names_are_only_names() {
 
 #[tokio::test]
 async fn many_files_are_one_write() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
     assert!(files.write_many([("", ""); 0]).await.expect("nothing to do").is_empty());
@@ -123,7 +123,7 @@ async fn many_files_are_one_write() {
 
 #[tokio::test]
 async fn the_tree_is_listed_made_moved_and_removed() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
 
@@ -170,7 +170,7 @@ async fn the_tree_is_listed_made_moved_and_removed() {
 
 #[tokio::test]
 async fn metadata_is_kept_until_the_next_write() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let noted = sandbox.files().with_metadata("author", "me").with_metadata("kind", "draft 1");
     let pairs = BTreeMap::from([("author".to_owned(), "me".to_owned()), ("kind".to_owned(), "draft 1".to_owned())]);
@@ -219,7 +219,7 @@ fn transfers_of_any_size_need_constant_memory() {
 async fn stream_both_ways() {
     const CHUNK: usize = 256 * 1024;
     const CHUNKS: usize = 256; // 64 MiB
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
     let warm = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(&[1; 1000]))]);
@@ -248,7 +248,7 @@ async fn stream_both_ways() {
 
 #[tokio::test]
 async fn a_full_disk_is_said() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let create = Create::template("base").disk_size_mb(128).timeout(Duration::from_secs(600));
     let sandbox = server.client().create(create).await.expect("a sandbox");
     let files = sandbox.files();
@@ -263,7 +263,7 @@ async fn a_full_disk_is_said() {
 
 #[tokio::test]
 async fn a_source_that_fails_is_told_apart() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let failing = stream::iter([Ok(Bytes::from_static(b"begin")), Err(std::io::Error::other("the disk broke"))]);
     let error = sandbox.files().write_stream("half", failing).await.expect_err("the source fails");
@@ -274,7 +274,7 @@ async fn a_source_that_fails_is_told_apart() {
 
 #[tokio::test]
 async fn a_watch_tells_what_happens() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
     files.make_dir("watched/old").await.expect("it is made");
@@ -330,7 +330,7 @@ async fn fetch(url: &str) -> (u16, String) {
 
 #[tokio::test]
 async fn links_work_without_a_key_and_only_for_what_they_say() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox: Sandbox = server.sandbox().await;
     let files = sandbox.files();
     let hour = Expiry::After(Duration::from_secs(3600));
@@ -353,7 +353,7 @@ async fn links_work_without_a_key_and_only_for_what_they_say() {
     assert_eq!(post(&root.upload_url("r", hour).expect("a link"), "root's").await, 200);
     assert_eq!(fetch(&root.download_url("/root/r", hour).expect("a link")).await, (200, "root's".to_owned()));
     let over = files.download_url("shared.txt", Expiry::After(Duration::ZERO)).expect("a link");
-    let (status, body) = crate::eventually("the link expires", Duration::from_secs(5), async || {
+    let (status, body) = testing::eventually_async("the link expires", Duration::from_secs(5), async || {
         let answer = fetch(&over).await;
         (answer.0 != 200).then_some(answer)
     })

@@ -7,8 +7,7 @@ use sandbar_sdk::{
     Author, ChangeKind, CloneOptions, Command, Credentials, GitError, GitScope, Pull, Push, Running, Sandbox,
 };
 
-use crate::eventually;
-use crate::support::Server;
+use testing::{Server, eventually_async};
 
 /// Serves the repositories in its directory over HTTP to `me` with the password `tokensecret`, and to nobody else.
 const HTTP_SERVER: &str = r#"
@@ -72,7 +71,7 @@ async fn seed(sandbox: &Sandbox) {
 }
 
 async fn listening(sandbox: &Sandbox, port: u16) {
-    eventually("the port is open", Duration::from_secs(20), async || {
+    eventually_async("the port is open", Duration::from_secs(20), async || {
         let probe = Command::exec("bash", ["-c", &format!("exec 3<>/dev/tcp/127.0.0.1/{port}")]);
         sandbox.commands().run(probe).await.expect("it runs").success().then_some(())
     })
@@ -85,7 +84,7 @@ fn author() -> Author {
 
 #[tokio::test]
 async fn a_repository_is_cloned_changed_committed_and_pushed() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     seed(&sandbox).await;
     let daemon = "git daemon --reuseaddr --listen=127.0.0.1 --port=9418 --base-path=/srv/repos --export-all \
@@ -153,7 +152,7 @@ async fn a_repository_is_cloned_changed_committed_and_pushed() {
 
 #[tokio::test]
 async fn what_git_refuses_is_told_apart() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     seed(&sandbox).await;
     let home = sandbox.git();
@@ -200,7 +199,7 @@ async fn what_git_refuses_is_told_apart() {
 
 #[tokio::test]
 async fn credentials_open_a_remote_and_stay_nowhere() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     seed(&sandbox).await;
     sandbox.files().write("/srv/repos/serve.py", HTTP_SERVER).await.expect("it is written");

@@ -8,7 +8,7 @@ use sandbar_sdk::{CallError, Command, CommandError, Connect, FileError, Sandbox,
 use serde_json::json;
 
 use crate::proxy::{Fault, Proxy};
-use crate::support::Server;
+use testing::Server;
 
 /// A sandbox that says it has this version of the daemon.
 async fn with_version(server: &Server, version: &str) -> (Proxy, Sandbox) {
@@ -21,7 +21,7 @@ async fn with_version(server: &Server, version: &str) -> (Proxy, Sandbox) {
         "envdVersion": version,
         "envdAccessToken": model.envd_access_token,
     });
-    let (proxy, body) = (Proxy::to(&server.address), answer.to_string());
+    let (proxy, body) = (Proxy::to(server.address()), answer.to_string());
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n", body.len());
     proxy.on("/connect", Fault::Answer(format!("{head}connection: close\r\n\r\n{body}")), 1);
     let client = server.builder(&proxy.address).build().expect("valid options");
@@ -52,7 +52,7 @@ impl From<FileError> for Refused {
 
 #[tokio::test]
 async fn what_an_old_daemon_lacks_is_said() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let (_proxy, old) = with_version(&server, "0.1.3").await;
     lacks(old.commands().run("true").await.expect_err("it has no such flag"), "0.3.0");
     let open = old.commands().start(Command::new("whoami; cat").stdin()).await.expect("its input may be open");
@@ -67,7 +67,7 @@ async fn what_an_old_daemon_lacks_is_said() {
 
 #[tokio::test]
 async fn files_travel_as_forms_to_an_old_daemon() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let (_proxy, old) = with_version(&server, "0.5.6").await;
     let files = old.files();
     let name = "wïth \"quotes\".txt";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandbar_sdk::{Chunk, CommandError, Running, Shell, Size};
 
-use crate::support::Server;
+use testing::Server;
 
 /// Reads until `text` was shown.
 async fn until(shell: &mut Running, text: &str) -> String {
@@ -25,7 +25,7 @@ async fn until(shell: &mut Running, text: &str) -> String {
 
 #[tokio::test]
 async fn a_terminal_has_a_size_takes_input_and_is_taken_up_again() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let pty = sandbox.pty();
 

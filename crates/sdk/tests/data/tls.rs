@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls;
 
-use crate::support::Server;
+use testing::Server;
 
 const TWENTY: Duration = Duration::from_secs(20);
 
@@ -45,7 +45,7 @@ impl Front {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("https://localhost:{}", listener.local_addr().expect("an address").port());
         let connections = Arc::new(AtomicUsize::new(0));
-        let (target, counted) = (format!("http://{}", server.address), Arc::clone(&connections));
+        let (target, counted) = (format!("http://{}", server.address()), Arc::clone(&connections));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let http = reqwest::Client::new();
@@ -70,7 +70,7 @@ impl Front {
     }
 
     fn builder(&self, server: &Server) -> ClientBuilder {
-        let builder = Client::builder().ignore_environment().api_key(server.key.as_str());
+        let builder = Client::builder().ignore_environment().api_key(server.key());
         builder.api_url(&self.url).sandbox_url(&self.url).keepalive(Duration::from_secs(1))
     }
 }
@@ -93,7 +93,7 @@ async fn pass_on(
 
 #[tokio::test]
 async fn everything_works_over_tls_and_one_connection() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let direct = server.sandbox().await;
     let front = Front::to(&server).await;
 
@@ -147,7 +147,7 @@ async fn everything_works_over_tls_and_one_connection() {
 /// All streams share one connection, and with it the room that HTTP/2 gives it. What nobody reads must not take that.
 #[tokio::test]
 async fn outputs_that_nobody_reads_hold_up_nobody() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let direct = server.sandbox().await;
     let front = Front::to(&server).await;
     let client = front.builder(&server).root_certificate(front.certificate.clone()).build().expect("valid options");
@@ -171,7 +171,7 @@ async fn outputs_that_nobody_reads_hold_up_nobody() {
 /// A connection takes a hundred streams, as those of clouds do.
 #[tokio::test]
 async fn more_streams_than_a_connection_takes_are_spread() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let direct = server.sandbox().await;
     let front = Front::to(&server).await;
     let client = front.builder(&server).root_certificate(front.certificate.clone()).build().expect("valid options");
@@ -181,7 +181,7 @@ async fn more_streams_than_a_connection_takes_are_spread() {
     let sleepers = futures::future::try_join_all(sleepers).await.expect("all start");
     assert_eq!(commands.list().await.expect("a list").len(), sleepers.len());
     assert!(commands.run("true").await.expect("it runs").success());
-    crate::eventually("only those that are needed stay", TWENTY, async || {
+    testing::eventually_async("only those that are needed stay", TWENTY, async || {
         (2..=4).contains(&front.connections.load(Ordering::SeqCst)).then_some(())
     })
     .await;

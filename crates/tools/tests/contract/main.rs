@@ -6,7 +6,6 @@ mod reading;
 mod running;
 mod searching;
 mod seeing;
-mod server;
 mod sharing;
 mod world;
 mod writing;

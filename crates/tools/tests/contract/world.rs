@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::FutureExt as _;
 use sandbar_tools::{
     Capture, CaptureError, ErrorCode, InMemoryToolDispatcher, SandboxToolDispatcher, Screenshots, Shots,
     ToolDispatcher, ToolResult, Watch,
 };
 use sdk::{Command, Sandbox};
 use serde_json::Value;
-
-use crate::server::{Extensions, Server};
+use testing::Server;
 
 /// Pictures that a test prepared.
 #[derive(Default)]
@@ -29,6 +29,9 @@ impl Screenshots for Album {
         self.next.lock().expect("unpoisoned").take().expect("a test prepares what it asks for")
     }
 }
+
+/// Our server as any other of E2B's kind.
+const WITHOUT_EXTENSIONS: &[&str] = &["--no-extensions"];
 
 pub(crate) struct World {
     place: Place,
@@ -48,15 +51,15 @@ impl World {
     }
 
     pub(crate) async fn server() -> Self {
-        Self::on(Extensions::On).await
+        Self::on(&[]).await
     }
 
     pub(crate) async fn plain() -> Self {
-        Self::on(Extensions::Off).await
+        Self::on(WITHOUT_EXTENSIONS).await
     }
 
     pub(crate) async fn without_ripgrep() -> Self {
-        let world = Self::on(Extensions::Off).await;
+        let world = Self::on(WITHOUT_EXTENSIONS).await;
         let removed = world.sandbox().commands().run(Command::new("rm $(command -v rg)").user("root")).await;
         assert!(removed.expect("rm runs").success());
         world
@@ -70,8 +73,8 @@ impl World {
         world
     }
 
-    async fn on(extensions: Extensions) -> Self {
-        let server = Server::shared(extensions);
+    async fn on(flags: &'static [&'static str]) -> Self {
+        let server = Server::shared(flags);
         let sandbox = server.sandbox().await;
         let album = Arc::new(Album::default());
         let tools = SandboxToolDispatcher::new(sandbox.clone()).screenshots(Arc::clone(&album) as Arc<dyn Screenshots>);
@@ -220,13 +223,7 @@ impl World {
 
 /// Asks again until it is so; the wait has a deadline and names what it waited for.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut ready: impl FnMut() -> F) {
-    let asking = async {
-        while !ready().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let done = tokio::time::timeout(Duration::from_secs(20), asking).await;
-    assert!(done.is_ok(), "never happened: {what}");
+    testing::eventually_async(what, Duration::from_secs(20), || ready().map(|done| done.then_some(()))).await;
 }
 
 /// The part of JSON Schema that the definitions use. Fields that no schema names are mistakes here.

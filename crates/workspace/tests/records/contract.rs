@@ -68,7 +68,7 @@ fn sandbox(text: &str) -> SandboxId {
 fn workspace(text: &str) -> WorkspaceRecord {
     WorkspaceRecord {
         name: name(text),
-        project: "shop".into(),
+        project: "shop".parse().expect("an id"),
         provider: provider("e2b"),
         sandbox: Some(sandbox("i1")),
         state: WorkspaceState::SettingUp,
@@ -157,7 +157,7 @@ async fn an_old_lease_changes_nothing(Pair { one, two, .. }: Pair) {
     let seen = two.workspace(&name("a")).await.expect("read");
 
     let mut change = workspace("a");
-    change.project = "stale".into();
+    change.project = "stale".parse().expect("an id");
     let refused = one.update_workspace(&change, &old).await;
     assert!(matches!(refused, Err(ChangeError::LeaseLost(_))), "{refused:?}");
     assert!(matches!(one.remove_workspace(&old).await, Err(ChangeError::LeaseLost(_))));

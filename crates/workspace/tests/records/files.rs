@@ -6,8 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sandbar_workspace::records::{DatabaseRecords, Leases};
 use sdk::Secret;
-
-use crate::postgres;
+use testing::postgres;
 
 #[tokio::test]
 async fn a_file_is_for_its_owner_only_and_survives() {
@@ -43,12 +42,12 @@ async fn open_many(url: &str) {
 async fn many_may_make_the_tables_at_once() {
     let directory = tempfile::tempdir().expect("a directory");
     open_many(&format!("sqlite://{}/records.sqlite", directory.path().display())).await;
-    open_many(&postgres::database().await).await;
+    open_many(&postgres::database()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_opened_is_said_without_the_password() {
-    let url = postgres::database().await.replace("sandbar@", "sandbar:hidden@").replace("/test_", "/absent_");
+    let url = postgres::database().replace("sandbar@", "sandbar:hidden@").replace("/test_", "/absent_");
     let error = DatabaseRecords::open(&Secret::from(url)).await.expect_err("there is no such database");
     let mut said = format!("{error:?}");
     let mut cause: Option<&dyn std::error::Error> = Some(&error);

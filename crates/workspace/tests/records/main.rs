@@ -2,5 +2,4 @@
 
 mod contract;
 mod files;
-mod postgres;
 mod stores;

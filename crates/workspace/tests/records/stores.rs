@@ -6,8 +6,6 @@ use sandbar_workspace::records::{DatabaseRecords, MemoryRecords, Records};
 use sdk::Secret;
 use tempfile::TempDir;
 
-use crate::postgres;
-
 /// Two ways to the same records.
 pub(crate) struct Pair {
     pub(crate) one: Arc<dyn Records>,
@@ -27,7 +25,7 @@ pub(crate) async fn sqlite() -> Pair {
 }
 
 pub(crate) async fn postgres() -> Pair {
-    let url = Secret::from(postgres::database().await);
+    let url = Secret::from(testing::postgres::database());
     Pair { one: open(&url).await, two: open(&url).await, _directory: None }
 }
 

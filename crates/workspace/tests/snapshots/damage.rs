@@ -7,8 +7,9 @@ use sandbar_workspace::snapshot::{
 };
 use sdk::Sandbox;
 use tempfile::TempDir;
+use testing::Server;
 
-use crate::support::{Server, assert_same, project, run, snapshots, tree};
+use crate::support::{assert_same, project, run, snapshots, tree};
 
 /// Two snapshots of a project, the first's files in the sandbox.
 struct Two {
@@ -24,7 +25,7 @@ struct Two {
 
 impl Two {
     async fn new() -> Self {
-        let server = Server::shared();
+        let server = Server::shared(&[]);
         let sandbox = server.sandbox().await;
         let directory = tempfile::tempdir().expect("a directory");
         let snapshots = snapshots(Objects::disk(directory.path()).expect("a store"));
@@ -126,7 +127,7 @@ async fn a_file_that_comes_back_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_leaves_the_files_as_they_were() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let create = sdk::Create::template("base").disk_size_mb(100);
     let client = server.client();
     let (large, small) = tokio::join!(server.sandbox(), client.create(create));

@@ -14,8 +14,9 @@ use futures::FutureExt;
 use sandbar_workspace::faults::{self, Point};
 use sandbar_workspace::snapshot::{Objects, ProjectId, SnapshotCondition, SnapshotOptions, Snapshots, Stamp, Which};
 use sdk::Sandbox;
+use testing::Server;
 
-use crate::support::{Server, assert_same, client, project, run, snapshots, tree};
+use crate::support::{assert_same, project, run, snapshots, tree};
 
 const PROJECT: &str = "killed";
 /// Kept while the process is killed again and again.
@@ -40,7 +41,8 @@ fn nothing_is_lost_by_a_kill_at_any_point() {
 /// The other process: works until the point, and waits there to be killed.
 async fn be_killed(point: &str, work: &str, server: &str, key: &str, sandbox: &str, store: &str) {
     let sandbox = sandbox.parse().expect("an id");
-    let sandbox = client(server, key).connect(&sandbox, sdk::Connect::default()).await.expect("the sandbox");
+    let client = testing::client(server, key).build().expect("valid options");
+    let sandbox = client.connect(&sandbox, sdk::Connect::default()).await.expect("the sandbox");
     let (snapshots, id) = (open(Path::new(store)), project(PROJECT));
     let point = point.to_owned();
     let hook: faults::Hook = Arc::new(move |reached| {
@@ -70,7 +72,7 @@ fn open(store: &Path) -> Snapshots {
 }
 
 async fn kill_everywhere() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let (source, target) = tokio::join!(server.sandbox(), server.sandbox());
     let directory = tempfile::tempdir().expect("a directory");
     let world = World { server, snapshots: open(directory.path()), id: project(PROJECT), store: directory.path() };
@@ -178,8 +180,7 @@ impl World<'_> {
     /// Starts the other process, and kills it when it has come to the point.
     fn kill_at(&self, point: Point, work: &str, sandbox: &Sandbox) {
         let store = self.store.to_str().expect("a path of text");
-        let values =
-            [point.name(), work, self.server.address.as_str(), self.server.key.as_str(), sandbox.id().as_str(), store];
+        let values = [point.name(), work, self.server.address(), self.server.key(), sandbox.id().as_str(), store];
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", "killed::nothing_is_lost_by_a_kill_at_any_point", "--nocapture"]);
         command.envs(WORK.into_iter().zip(values)).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -3,7 +3,6 @@
 mod damage;
 mod killed;
 mod roundtrip;
-mod s3;
 mod stores;
 mod support;
 mod trouble;

@@ -3,13 +3,13 @@
 use sandbar_workspace::snapshot::{
     FilePath, LeftOut, Objects, RestoreError, SaveError, Settings, SnapshotCondition, SnapshotOptions, Which,
 };
+use testing::{S3Server, Server};
 
-use crate::s3::S3Server;
-use crate::support::{Server, assert_same, make_hostile_tree, project, run, snapshots, tree};
+use crate::support::{assert_same, make_hostile_tree, project, run, s3_objects, snapshots, tree};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_that_is_hard_to_keep_is_kept() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let (old, new) = tokio::join!(server.sandbox(), server.sandbox());
     make_hostile_tree(&old).await;
     let wanted = tree(&old).await;
@@ -17,8 +17,11 @@ async fn everything_that_is_hard_to_keep_is_kept() {
 
     let s3 = S3Server::shared();
     let directory = tempfile::tempdir().expect("a directory");
-    let stores =
-        [Objects::memory(), Objects::disk(directory.path()).expect("a store"), s3.objects("roundtrip", "secret")];
+    let stores = [
+        Objects::memory(),
+        Objects::disk(directory.path()).expect("a store"),
+        s3_objects(&s3, "roundtrip", S3Server::SECRET),
+    ];
     for objects in stores {
         let snapshots = snapshots(objects);
         let project = project("hostile");
@@ -43,7 +46,7 @@ async fn everything_that_is_hard_to_keep_is_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn generated_folders_are_left_out_unless_they_are_work() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let (old, new) = tokio::join!(server.sandbox(), server.sandbox());
     let make = r#"
         set -e
@@ -107,7 +110,7 @@ async fn generated_folders_are_left_out_unless_they_are_work() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_are_kept_and_stamps_increase() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let directory = tempfile::tempdir().expect("a directory");
     let snapshots = snapshots(Objects::disk(directory.path()).expect("a store"));
@@ -139,7 +142,7 @@ async fn five_are_kept_and_stamps_increase() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_change_under_tar_are_named_and_the_manifest_tells_what_was_archived() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let (old, new) = tokio::join!(server.sandbox(), server.sandbox());
     // Long enough for tar to meet a writer in it, and a name that must be unescaped.
     run(&old, r"mkdir w; head -c 40000000 /dev/urandom >$'w/a\nlog\\x'").await;
@@ -164,7 +167,7 @@ async fn files_that_change_under_tar_are_named_and_the_manifest_tells_what_was_a
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_saved_is_said_so() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let snapshots = snapshots(Objects::memory()).with(Settings { attempts: 1, ..Settings::default() });
     let id = project("none");

@@ -4,8 +4,9 @@ use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path as Key;
 use sandbar_workspace::snapshot::{Condition, ConditionalPuts, Objects, StoreError};
+use testing::S3Server;
 
-use crate::s3::S3Server;
+use crate::support::s3_objects;
 
 const KEPT: Condition = Condition::Kept;
 
@@ -24,9 +25,9 @@ async fn a_directory_keeps_the_promises() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_keeps_the_promises() {
     let server = S3Server::shared();
-    contract(server.objects("contract", "secret"), ConditionalPuts { create: KEPT, update: KEPT }).await;
+    contract(s3_objects(&server, "contract", S3Server::SECRET), ConditionalPuts { create: KEPT, update: KEPT }).await;
 
-    let stranger = server.objects("contract", "wrong");
+    let stranger = s3_objects(&server, "contract", "wrong");
     let refused = stranger.put(&Key::from("a"), Bytes::from_static(b"x")).await.expect_err("a wrong key");
     assert!(!refused.is_transient(), "asking again does not help: {refused:?}");
     assert!(!format!("{refused:?} {stranger:?}").contains("wrong"), "secrets are not shown: {refused:?} {stranger:?}");

@@ -17,8 +17,9 @@ use object_store::{
 use sandbar_workspace::snapshot::{
     Condition, ConditionalPuts, Objects, RestoreError, SaveError, SnapshotOptions, StoreError, Which,
 };
+use testing::Server;
 
-use crate::support::{Server, assert_same, project, run, snapshots, tree};
+use crate::support::{assert_same, project, run, snapshots, tree};
 
 /// What happens to the next request of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +170,7 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_in_trouble_is_tried_again_and_nothing_half_is_left() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let (old, new) = tokio::join!(server.sandbox(), server.sandbox());
     // More than one part.
     run(&old, "head -c 9000000 /dev/urandom >big; echo hi >small").await;
@@ -217,7 +218,7 @@ async fn a_store_in_trouble_is_tried_again_and_nothing_half_is_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_stays_in_trouble_gives_up_after_three_attempts() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let store = Troubled::default();
     let snapshots = snapshots(Objects::new(Arc::new(store.clone())).within(PATIENCE));
@@ -245,7 +246,7 @@ async fn a_store_that_stays_in_trouble_gives_up_after_three_attempts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_lies_about_conditions_is_found_out_and_still_used() {
-    let server = Server::shared();
+    let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let store = Troubled { ignores_conditions: true, ..Troubled::default() };
     let objects = Objects::new(Arc::new(store));

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use sea_orm::{ConnectionTrait, Database};
+use crate::eventually;
 
 const READY: Duration = Duration::from_secs(60);
 const USER: &str = "sandbar";
@@ -54,12 +54,9 @@ impl Cluster {
             .spawn()
             .expect("a shell runs");
         let cluster = Self { directory, _owner: owner };
-        let deadline = Instant::now() + READY;
-        while !cluster.answers() {
-            let log = || std::fs::read_to_string(cluster.directory.join("log")).unwrap_or_default();
-            assert!(Instant::now() < deadline, "Postgres does not start: {}", log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let log = || std::fs::read_to_string(cluster.directory.join("log")).unwrap_or_default();
+        let what = std::fmt::from_fn(|f| write!(f, "Postgres starts: {}", log()));
+        eventually(what, READY, || cluster.answers().then_some(()));
         cluster
     }
 
@@ -81,14 +78,15 @@ fn programs() -> PathBuf {
     newest.expect("a version of Postgres").join("bin")
 }
 
-/// A new and empty database.
-pub(crate) async fn database() -> String {
+/// The address of a new and empty database.
+pub fn database() -> String {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let cluster = tokio::task::spawn_blocking(|| CLUSTER.get_or_init(Cluster::start)).await.expect("it starts");
+    let cluster = CLUSTER.get_or_init(Cluster::start);
     let name = format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-    let admin = Database::connect(cluster.url("postgres")).await.expect("Postgres answers");
-    admin.execute_unprepared(&format!("CREATE DATABASE {name}")).await.expect("a new database");
-    admin.close().await.expect("it closes");
+    let mut create = Command::new(programs().join("createdb"));
+    create.args(["-U", USER, "-h"]).arg(&cluster.directory).arg(&name);
+    let made = create.output().expect("createdb runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     cluster.url(&name)
 }

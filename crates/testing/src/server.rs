@@ -1,0 +1,159 @@
+//! A real `sandbar up` in a temporary directory.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::{Tied, program};
+
+const READY: Duration = Duration::from_secs(60);
+
+/// How a server is started.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    pub program: &'a Path,
+    pub data: &'a Path,
+    /// More flags for `sandbar up`.
+    pub arguments: &'a [&'a str],
+    pub umask: &'a str,
+}
+
+/// A server that has said it is ready; ended politely when dropped.
+#[derive(Debug)]
+pub struct Running {
+    /// `127.0.0.1:PORT`.
+    pub address: String,
+    pub key: String,
+    process: Tied,
+}
+
+impl Running {
+    /// Starts a server and waits until it is ready. It sees nothing of the caller's own configuration.
+    #[track_caller]
+    pub fn launch(launch: Launch<'_>) -> Self {
+        let Launch { program, data, arguments, umask } = launch;
+        let tied = Tied::command("TERM", program);
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "umask \"$0\"; exec \"$@\"", umask]).arg(tied.get_program()).args(tied.get_args());
+        command.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(arguments);
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with("E2B_") || name.starts_with("SANDBAR_")) {
+                command.env_remove(name);
+            }
+        }
+        command.env("SANDBAR_LOG", std::env::var("SANDBAR_LOG").unwrap_or_else(|_| "warn".to_owned()));
+        command.env("XDG_CONFIG_HOME", data.join("none"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let (process, output) = Tied::start(command, "TERM");
+        let (ready, started) = mpsc::channel();
+        std::thread::spawn(move || read(output.expect("stdout is piped"), &ready));
+        match started.recv_timeout(READY) {
+            Ok((address, key)) => Self { address, key, process },
+            Err(error) => panic!("the server did not become ready: {error}"),
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Ends the server by a signal and waits for that.
+    #[track_caller]
+    pub fn end_by(&mut self, signal: &str) {
+        self.process.end_by(signal, Duration::from_secs(30));
+    }
+}
+
+/// Reads to the end, so that the server never waits for its reader.
+fn read(output: ChildStdout, ready: &mpsc::Sender<(String, String)>) {
+    let mut key = None;
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        if let Some(value) = line.strip_prefix("export E2B_API_KEY=") {
+            key = Some(value.to_owned());
+        }
+        if let (Some(address), Some(key)) = (line.strip_prefix("ready: http://"), &key) {
+            let _ = ready.send((address.to_owned(), key.clone()));
+        }
+    }
+}
+
+/// A server that keeps nothing: its sandboxes end with it.
+#[derive(Debug)]
+pub struct Server {
+    running: Running,
+    /// Last: removed when the server has ended.
+    _data: TempDir,
+}
+
+impl Server {
+    /// The server of all tests that run now with these flags. It ends with the last of them.
+    pub fn shared(arguments: &'static [&'static str]) -> Arc<Self> {
+        static SHARED: Mutex<Vec<(&[&str], Weak<Server>)>> = Mutex::new(Vec::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = shared.iter().find(|(known, _)| *known == arguments).and_then(|(_, it)| it.upgrade()) {
+            return running;
+        }
+        let started = Arc::new(Self::start(arguments));
+        shared.retain(|(known, _)| *known != arguments);
+        shared.push((arguments, Arc::downgrade(&started)));
+        started
+    }
+
+    /// One of the test's own, with more flags for `sandbar up`.
+    #[track_caller]
+    pub fn start(arguments: &[&str]) -> Self {
+        let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
+        let arguments = [&["--ephemeral"], arguments].concat();
+        let launch = Launch { program: &program(), data: data.path(), arguments: &arguments, umask: "022" };
+        Self { running: Running::launch(launch), _data: data }
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> &str {
+        &self.running.address
+    }
+
+    pub fn url(&self) -> String {
+        self.running.url()
+    }
+
+    pub fn key(&self) -> &str {
+        &self.running.key
+    }
+}
+
+#[cfg(feature = "client")]
+pub(crate) mod client {
+    use std::time::Duration;
+
+    use sdk::{Client, ClientBuilder, Create, Sandbox};
+
+    use super::Server;
+
+    /// A client of the server at `address`, which another process started.
+    pub fn client(address: &str, key: &str) -> ClientBuilder {
+        let url = format!("http://{address}");
+        Client::builder().ignore_environment().api_key(key).api_url(&url).sandbox_url(&url)
+    }
+
+    impl Server {
+        pub fn client(&self) -> Client {
+            self.builder(self.address()).build().expect("valid options")
+        }
+
+        /// A client of whoever listens at `address` on this server's behalf.
+        pub fn builder(&self, address: &str) -> ClientBuilder {
+            client(address, self.key())
+        }
+
+        /// A sandbox that lives for ten minutes, or as long as the server.
+        pub async fn sandbox(&self) -> Sandbox {
+            let create = Create::template("base").timeout(Duration::from_secs(600));
+            self.client().create(create).await.expect("a sandbox")
+        }
+    }
+}
