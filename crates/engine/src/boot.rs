@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::io::Errno;
+use launcher::Stopwatch;
+use launcher::spec::{Channel, Files, Overlay, Report, Spec};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
@@ -22,13 +22,11 @@ use tracing::{debug, warn};
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy};
 use crate::error::EngineError;
 use crate::ids::{IDS, Range, Ranges};
-use crate::launch::Stopwatch;
-use crate::launch::spec::{Channel, Files, Overlay, Report, Spec};
-use crate::launcher::Launchers;
+use crate::launchers::Launchers;
 use crate::machine::remove_socket;
 use crate::net::{Egress, EgressConfig};
 use crate::pool::{Pool, Volume};
-use crate::seccomp;
+use crate::sealed_file::sealed_file;
 use crate::{Boot, EngineConfig, Instance, Limits, net, rootfs::Template};
 
 /// A boot takes milliseconds; on a machine that is overloaded by hundreds of them, seconds.
@@ -49,7 +47,6 @@ pub(crate) struct Workshop {
     pub(crate) ranges: Ranges,
     pub(crate) launchers: Launchers,
     guest: OwnedFd,
-    filter: OwnedFd,
 }
 
 impl Drop for Workshop {
@@ -176,9 +173,9 @@ impl Workshop {
         fs::create_dir_all(&runtime)
             .and_then(|()| fs::set_permissions(&runtime, Permissions::from_mode(0o700)))
             .map_err(EngineError::io(format!("make {}", runtime.display())))?;
-        let make = |name, bytes: &[u8]| sealed_file(name, bytes).map_err(EngineError::io("make a memory file"));
-        let (guest, filter) = (make("sandbar-guest", config.guest)?, make("filter", &seccomp::filter().bytes())?);
-        Ok(Self { runtime, pool, hierarchy, ranges, launchers: Launchers::default(), guest, filter })
+        let guest = sealed_file("sandbar-guest", config.guest).map_err(EngineError::io("make a memory file"))?;
+        let launchers = Launchers::new().map_err(EngineError::io("make a memory file"))?;
+        Ok(Self { runtime, pool, hierarchy, ranges, launchers, guest })
     }
 
     pub(crate) fn socket_of(&self, name: &str) -> PathBuf {
@@ -241,7 +238,7 @@ impl Workshop {
         let launcher = self.launchers.take().map_err(failed("spawn the launcher"))?;
         scaffold.group = launcher.group();
         watch.mark("launcher there");
-        let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd(), self.filter.as_fd()];
+        let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd()];
         launcher.channel.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
         let mut network = None;
         // While the launcher goes on: the namespace is there, and connecting it takes a millisecond.
@@ -311,22 +308,6 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     Ok(listener)
-}
-
-/// A file in memory that nobody can change any more, open for reading.
-///
-/// Opened anew through `/proc`, because a program cannot be executed while anybody has it open for writing.
-fn sealed_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let writable = match memfd_create(name, flags | MemfdFlags::EXEC) {
-        // Kernels before 6.3 make every memory file executable.
-        Err(Errno::INVAL) => memfd_create(name, flags)?,
-        made => made?,
-    };
-    let mut file = File::from(writable);
-    file.write_all(content)?;
-    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
-    Ok(File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)))?.into())
 }
 
 fn prepare_volume(volume: &Path, template: &Template, limit_bytes: u64) -> io::Result<PathBuf> {

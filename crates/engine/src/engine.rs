@@ -22,7 +22,7 @@ use crate::machine::{Inner, Machine, remove_socket};
 use crate::net::EgressConfig;
 use crate::pool::Pool;
 use crate::rootfs::{BaseTemplate, Template};
-use crate::sys::process::watch_process;
+use crate::sys::watch;
 use crate::{Boot, EngineConfig, Instance, blocking};
 
 /// The sandboxes of one data directory on this machine. Cheap to clone.
@@ -117,7 +117,7 @@ impl Engine {
 
     fn machine(&self, started: Started) -> Result<Machine, EngineError> {
         let Started { instance, network: Network { namespace: network, egress }, volume, mut scaffold } = started;
-        let process = watch_process(scaffold.process.take().expect("a started sandbox has a process 1"));
+        let process = watch::readable(scaffold.process.take().expect("a started sandbox has a process 1"));
         let process = process.map_err(EngineError::io("watch process 1"))?;
         scaffold.keep();
         Ok(Machine::new(Inner {

@@ -4,24 +4,21 @@
 //! [`Boot`] and gives back a handle; what must survive a restart of the server is the [`Instance`], from which
 //! [`Engine::adopt`] finds the machine again.
 //!
-//! A program that embeds the engine calls, before it starts any thread, [`launch::main`] if its first argument is
-//! [`launch::ARGUMENT`], and else [`enter_private_mounts`].
+//! A program that embeds the engine calls [`enter_private_mounts`] before it starts any thread.
 
 mod boot;
-mod capabilities;
 pub mod cgroup;
 mod engine;
 mod error;
 mod fingerprint;
 mod ids;
-pub mod launch;
-mod launcher;
+mod launchers;
 mod machine;
 pub mod net;
 pub mod pool;
 pub mod probe;
 pub mod rootfs;
-mod seccomp;
+mod sealed_file;
 mod sys;
 
 use std::io;
@@ -85,7 +82,7 @@ pub struct Instance {
 ///
 /// With several threads only the calling one would move: call it before any other is started.
 pub fn enter_private_mounts() -> io::Result<()> {
-    sys::namespace::unshare_mounts()
+    launcher::unshare_mounts()
 }
 
 /// Runs work that blocks where it may.

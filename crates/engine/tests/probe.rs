@@ -1,5 +1,5 @@
 //! The probe on this machine: as root all is well, as nobody it says what is missing. Root is needed, and its absence fails
-//! the test. A program of its own without a test harness, because the probe runs it again as a single-threaded helper.
+//! the test. A program of its own without a test harness, because it runs itself again as somebody else.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -10,7 +10,6 @@ const AS_NOBODY: &str = "as-nobody";
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
-        Some(probe::ARGUMENT) => probe::child_main(),
         Some(AS_NOBODY) => {
             let report = probe::probe(&std::env::temp_dir().join("sandbar-probe-nobody"));
             println!("{}", serde_json::to_string(&report).expect("a report is plain data"));

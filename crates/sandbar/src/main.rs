@@ -65,12 +65,6 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // The engine runs this very executable for work that only a single-threaded process can do.
-    match std::env::args().nth(1).as_deref() {
-        Some(engine::launch::ARGUMENT) => engine::launch::main(),
-        Some(engine::probe::ARGUMENT) => engine::probe::child_main(),
-        _ => {}
-    }
     let arguments = Arguments::parse();
     let done = match arguments.command {
         Command::Up(up) => up.run().map(|()| ExitCode::SUCCESS),

@@ -11,7 +11,7 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use super::namespace::inside;
 use super::netlink::{Link, Netlink, end_connections};
 use super::{GATEWAY_V4, GATEWAY_V6, PREFIX_V4, PREFIX_V6, SANDBOX_V4, SANDBOX_V6};
-use crate::sys::tun;
+use crate::sys::watch;
 
 const NAME: &str = "tun0";
 /// Every packet costs the same whatever its length, and the longest datagram must pass in one piece.
@@ -63,7 +63,7 @@ fn end_leftovers() {
 fn open_when_free() -> io::Result<OwnedFd> {
     let deadline = Instant::now() + BUSY_PATIENCE;
     loop {
-        match tun::open(NAME) {
+        match launcher::open_tun(NAME) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(2));
             }
@@ -85,7 +85,7 @@ pub(super) struct Tun(AsyncFd<OwnedFd>);
 
 impl Tun {
     pub(super) fn new(tun: OwnedFd) -> io::Result<Self> {
-        Ok(Self(tun::watch(tun)?))
+        Ok(Self(watch::readable(tun)?))
     }
 
     pub(super) async fn readable(&self) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {

@@ -34,7 +34,6 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 pub use egress::Egress;
 pub use ipnet::IpNet;
 pub use namespace::dial_in;
-pub use netlink::bring_up_loopback;
 
 // Every sandbox has the same addresses: they are known in its namespace only. The range is reserved by RFC 7335 for links
 // between a machine and itself, so it hides nothing a sandbox could want to reach.

@@ -12,8 +12,6 @@ use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 const HEADER: usize = 16;
-/// Loopback is the first device of every namespace.
-const LOOPBACK_INDEX: u32 = 1;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the host would do with a packet to an address.
@@ -32,14 +30,6 @@ pub(super) struct Link {
     pub(super) address: IpAddr,
     pub(super) prefix: u8,
     pub(super) gateway: IpAddr,
-}
-
-/// Sets the loopback device of the calling thread's network namespace up.
-///
-/// # Errors
-/// Those of the routing socket; a new namespace of one's own gives none.
-pub fn bring_up_loopback() -> io::Result<()> {
-    Netlink::open()?.set_up(LOOPBACK_INDEX, None)
 }
 
 /// Ends every TCP connection of the calling thread's network namespace that has `local` as its own address and another one as

@@ -5,8 +5,8 @@ use std::io;
 use super::Check;
 use super::facts::{Facts, Problem};
 use super::programs;
-use super::trial::Refusal;
 use crate::pool::PoolKind;
+use launcher::trial::Refusal;
 
 pub(super) const DISK: &str = "disk";
 pub(super) const RUN_AS_ROOT: &str = "run as root: sudo sandbar up";
@@ -271,10 +271,10 @@ fn describe(Refusal { step, errno }: &Refusal) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::programs::Missing;
-    use super::super::trial::Trial;
     use super::super::{Isolation, report};
     use super::*;
     use crate::pool::{Forecast, Shortcoming};
+    use launcher::trial::Trial;
 
     /// A machine that lacks nothing.
     fn good() -> Facts {

@@ -4,8 +4,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use launcher::trial::Trial;
+
 use super::programs::{self, Missing};
-use super::trial::{self, Trial};
+use super::trial;
 use crate::Limits;
 use crate::cgroup::{CgroupError, Hierarchy, Mounts};
 use crate::pool::{Forecast, forecast};

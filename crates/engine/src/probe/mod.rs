@@ -1,8 +1,8 @@
 //! What sandboxes need of this machine, what was found, and the exact fix for what is missing.
 //!
 //! Wherever possible a thing is tried, not looked up: a helper process makes the namespaces, joins id-mapped layers, takes a
-//! TUN device and installs the system-call filter with the very code that a launch uses (see [`trial`]). Nothing outlives
-//! the probe.
+//! TUN device and installs the system-call filter with the very code that a launch uses (see [`launcher::trial`]). Nothing
+//! outlives the probe.
 //!
 //! ```text
 //! Facts::gather (reads, tries) ──▶ Facts (plain values) ──▶ checks (pure rules) ──▶ Report
@@ -19,8 +19,6 @@ use std::path::Path;
 use serde::Serialize;
 
 use self::facts::Facts;
-
-pub use self::trial::{ARGUMENT, child_main};
 
 /// How well sandboxes are kept apart from the host and from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -65,8 +63,6 @@ pub struct Report {
 }
 
 /// Examines this machine for a server whose data directory is `data`, which need not exist.
-///
-/// The program must call [`child_main`] when its first argument is [`ARGUMENT`]: the probe runs it so.
 pub fn probe(data: &Path) -> Report {
     report(&Facts::gather(data))
 }

@@ -1,75 +1,23 @@
-//! Attempts that only a process of its own can make, because they change the process that makes them.
-//!
-//! ```text
-//! probe ──runs──▶ outside (root of the host) ──runs──▶ inside (enters new namespaces, waits for its ids)
-//!                    │ ids, overlay of id-mapped layers     │ TUN device, system-call filter
-//!                    ◀──────────── refusals ────────────────┘
-//! ```
-//! Both run this program again with [`ARGUMENT`], speak JSON lines, and end when their standard input closes.
+//! Runs the attempts of [`launcher::trial`] in a process of their own.
 
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write, stdin, stdout};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio, exit};
+use std::io::{self, Read};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::mount::{MountFlags, mount};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use launcher::trial::Trial;
 
-use crate::launch::failure::{At, Failure};
-use crate::launch::overlay;
-use crate::launch::spec::{Files, Overlay};
-use crate::seccomp;
-use crate::sys::namespace::unshare_mounts;
-use crate::sys::trial::enter_new_namespaces;
-use crate::sys::tun;
+use crate::launchers::Executable;
 
-/// The first argument that makes a program run an attempt. Call [`child_main`] for it before starting any thread.
-pub const ARGUMENT: &str = "probe-child";
-const INSIDE: &str = "inside";
 /// All attempts together take some 20 ms.
 const LIMIT: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// Any range will do: nothing that belongs to it outlives the attempt.
-const FIRST_ID: u32 = 1_000_000_000;
-const ID_COUNT: u32 = 65_536;
-
-/// What the kernel said no to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Refusal {
-    pub(super) step: String,
-    pub(super) errno: i32,
-}
-
-impl From<Failure> for Refusal {
-    fn from(Failure { step, errno }: Failure) -> Self {
-        Self { step, errno }
-    }
-}
-
-pub(super) type Outcome = Result<(), Refusal>;
-
-/// How the attempts went. What could not be tried because of an earlier refusal has that one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Trial {
-    pub(super) namespaces: Outcome,
-    pub(super) overlay: Outcome,
-    pub(super) network: Outcome,
-    pub(super) filter: Outcome,
-}
-
-#[derive(Serialize, Deserialize)]
-struct InsideReport {
-    network: Outcome,
-    filter: Outcome,
-}
 
 /// Makes all attempts.
 pub(super) fn run() -> io::Result<Trial> {
-    let (mut child, input, mut output) = spawn(&[])?;
+    let executable = Executable::new()?;
+    let mut child =
+        executable.command(launcher::TRY).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let deadline = Instant::now() + LIMIT;
     let finished = loop {
         match child.try_wait()? {
@@ -78,109 +26,12 @@ pub(super) fn run() -> io::Result<Trial> {
             None => thread::sleep(LOOK_AGAIN),
         }
     };
-    drop(input);
     if !finished {
         let _ = child.kill();
         child.wait()?;
         return Err(io::Error::other("the helper process did not finish"));
     }
     let mut answer = String::new();
-    output.read_to_string(&mut answer)?;
+    child.stdout.take().expect("standard output is piped").read_to_string(&mut answer)?;
     Ok(serde_json::from_str(&answer)?)
-}
-
-/// Runs this program again as a helper, with its input and output.
-fn spawn(arguments: &[&str]) -> io::Result<(Child, ChildStdin, ChildStdout)> {
-    let mut child = Command::new("/proc/self/exe")
-        .arg(ARGUMENT)
-        .args(arguments)
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let input = child.stdin.take().expect("standard input is piped");
-    let output = child.stdout.take().expect("standard output is piped");
-    Ok((child, input, output))
-}
-
-/// Acts as helper of a probe.
-pub fn child_main() -> ! {
-    let done = if std::env::args().nth(2).as_deref() == Some(INSIDE) { inside() } else { outside() };
-    exit(i32::from(done.is_err()))
-}
-
-fn outside() -> io::Result<()> {
-    let (mut child, mut input, output) = spawn(&[INSIDE])?;
-    let mut output = BufReader::new(output);
-    let trial = match receive::<Outcome>(&mut output)? {
-        Err(refusal) => Trial {
-            namespaces: Err(refusal.clone()),
-            overlay: Err(refusal.clone()),
-            network: Err(refusal.clone()),
-            filter: Err(refusal),
-        },
-        Ok(()) => {
-            let namespaces = map_ids(child.id()).map_err(Refusal::from);
-            let overlay = namespaces.clone().and_then(|()| join_layers(child.id()).map_err(Refusal::from));
-            send(&mut input, &())?;
-            let InsideReport { network, filter } = receive(&mut output)?;
-            Trial { namespaces, overlay, network, filter }
-        }
-    };
-    drop(input);
-    child.wait()?;
-    send(&mut stdout(), &trial)
-}
-
-fn map_ids(pid: u32) -> Result<(), Failure> {
-    let map = format!("0 {FIRST_ID} {ID_COUNT}\n");
-    for file in ["gid_map", "uid_map"] {
-        let path = format!("/proc/{pid}/{file}");
-        let written = File::options().write(true).open(path).and_then(|mut file| file.write_all(map.as_bytes()));
-        written.at("give the namespace its ids")?;
-    }
-    Ok(())
-}
-
-/// What a launch does: the host's /usr as a layer below a writable directory, both with mapped ids.
-fn join_layers(pid: u32) -> Result<(), Failure> {
-    let user_namespace = File::open(format!("/proc/{pid}/ns/user")).at("open the user namespace")?;
-    unshare_mounts().at("leave the host's mounts")?;
-    let scratch = ["/tmp", "/run", "/mnt"].map(Path::new).into_iter().find(|path| path.is_dir());
-    let scratch = scratch.ok_or(io::Error::from_raw_os_error(libc::ENOENT)).at("find a directory to mount on")?;
-    // In memory, and only this process sees it.
-    mount("tmpfs", scratch, "tmpfs", MountFlags::empty(), c"size=1m").at("mount a tmpfs")?;
-    let writable = scratch.join("writable");
-    fs::create_dir(&writable).at("make a directory")?;
-    let layer = Overlay { at: PathBuf::from("/usr"), lowers: vec!["/usr".into()], directory: "usr".into() };
-    let files = Files { id_base: FIRST_ID, writable, overlays: vec![layer] };
-    overlay::build(&files, user_namespace.as_fd()).map(drop)
-}
-
-fn inside() -> io::Result<()> {
-    let entered = enter_new_namespaces().at("make the namespaces").map_err(Refusal::from);
-    send(&mut stdout(), &entered)?;
-    if entered.is_err() {
-        return Ok(());
-    }
-    receive::<()>(&mut BufReader::new(stdin()))?;
-    let network = tun::open("tun0").at("make a TUN device").map(drop).map_err(Refusal::from);
-    let filter = install_filter().map_err(Refusal::from);
-    send(&mut stdout(), &InsideReport { network, filter })
-}
-
-fn install_filter() -> Result<(), Failure> {
-    seccomp::filter().install().at("install the system-call filter")
-}
-
-fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
-    writeln!(to, "{}", serde_json::to_string(message)?)?;
-    to.flush()
-}
-
-fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<T> {
-    let mut line = String::new();
-    from.read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
 }

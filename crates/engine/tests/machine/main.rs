@@ -1,7 +1,7 @@
 //! Sandboxes against the real kernel: root is needed, and whatever is missing fails the tests.
 //!
-//! The program plays every part: launcher (as the server would re-execute itself), guest (process 1 of the sandboxes, a server
-//! of shell commands), a server to be killed, and the tests. Arguments that match no part filter the tests by name.
+//! The program plays every part: guest (process 1 of the sandboxes, a server of shell commands), a server to be killed, and
+//! the tests. Arguments that match no part filter the tests by name.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -24,14 +24,10 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|name| name == "sandbar-guest") {
         guest::main();
     }
-    match arguments.get(1).map(String::as_str) {
-        Some(sandbar_engine::launch::ARGUMENT) => sandbar_engine::launch::main(),
-        Some(survival::SERVE) => {
-            sandbar_engine::enter_private_mounts().unwrap();
-            survival::serve(&arguments[2..]);
-            return ExitCode::SUCCESS;
-        }
-        _ => {}
+    if arguments.get(1).is_some_and(|part| part == survival::SERVE) {
+        sandbar_engine::enter_private_mounts().unwrap();
+        survival::serve(&arguments[2..]);
+        return ExitCode::SUCCESS;
     }
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())

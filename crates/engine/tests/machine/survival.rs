@@ -197,7 +197,7 @@ fn a_killed_launcher_leaves_nothing() {
         let name = fresh_name();
         let boot = block_on(boot_of(&engine, &name));
         let over = Arc::new(AtomicBool::new(false));
-        let killer = kill_launchers_after(Duration::from_micros(round * 400), others.clone(), over.clone());
+        let killer = kill_launchers_after(Duration::from_micros(round * 150), others.clone(), over.clone());
         let result = block_on(engine.boot(boot));
         over.store(true, Ordering::Relaxed);
         killer.join().unwrap();

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use launcher::bring_up_loopback;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use sandbar_engine::net::{Egress, EgressConfig, bring_up_loopback};
+use sandbar_engine::net::{Egress, EgressConfig};
 use tokio::runtime::Runtime;
 
 /// A public address of the internet, from a range for documentation.

@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+
+use super::interface::{check, request as request_for};
 
 /// Packets may arrive without their checksum filled in.
 const OFFLOAD_CHECKSUM: libc::c_ulong = 0x01;
@@ -29,17 +29,10 @@ const fn request(number: u32) -> libc::Ioctl {
 ///
 /// # Errors
 /// `ResourceBusy` while another descriptor is attached to the device.
-pub(crate) fn open(name: &str) -> io::Result<OwnedFd> {
+pub fn open(name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let tun = rustix::fs::open("/dev/net/tun", flags, Mode::empty())?;
-    // SAFETY: `ifreq` is plain data for which all zeroes is a valid value.
-    let mut interface: libc::ifreq = unsafe { std::mem::zeroed() };
-    if name.is_empty() || name.len() >= interface.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (slot, byte) in interface.ifr_name.iter_mut().zip(name.bytes()) {
-        *slot = byte as libc::c_char;
-    }
+    let mut interface = request_for(name)?;
     interface.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
     // SAFETY: the descriptor is open, and `interface` is a whole ifreq with a terminated name that outlives the call.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), SET_INTERFACE, &raw mut interface) })?;
@@ -48,14 +41,4 @@ pub(crate) fn open(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor is open, and the argument is a plain number.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), SET_PERSIST, 1 as libc::c_ulong) })?;
     Ok(tun)
-}
-
-/// Registers a TUN descriptor with the current Tokio runtime, for reading.
-pub(crate) fn watch(tun: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` is open, and always the same descriptor, until it is dropped; the `AsyncFd` owns it.
-    Ok(unsafe { AsyncFd::register_with_interest(tun, Interest::READABLE) }?)
-}
-
-fn check(status: libc::c_int) -> io::Result<()> {
-    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,21 +1,45 @@
 //! Launcher processes as the server sees them: spawned ahead of need, used once.
 //!
+//! They run a small static executable, which this crate carries inside and keeps as a sealed file in memory: nobody can
+//! change it, and no other version of the program can take its place while the server runs.
+//!
 //! A spare one waits for its specification, because spawning takes as long as a third of a boot. It ends with the server,
 //! whose end of the channel then closes. Spawning never forks this process's memory (`posix_spawn`), so the server's size and
 //! threads do not matter.
 
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use launcher::spec::Channel;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use crate::launch;
-use crate::launch::spec::Channel;
+use crate::sealed_file::sealed_file;
+
+/// The launcher's executable, built by the build script.
+static IMAGE: &[u8] = include_bytes!(env!("SANDBAR_LAUNCHER_IMAGE"));
 
 /// Whether it has ended, leaving the reaping to the owner of the handle.
 const LOOK: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
+
+/// The launcher's executable as a file.
+#[derive(Debug)]
+pub(crate) struct Executable(OwnedFd);
+
+impl Executable {
+    pub(crate) fn new() -> io::Result<Self> {
+        sealed_file("sandbar-launcher", IMAGE).map(Self)
+    }
+
+    /// To be spawned while this lives: `/proc/self` is then the child, which has the descriptor too until it is the launcher.
+    pub(crate) fn command(&self, part: &str) -> Command {
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.0.as_raw_fd()));
+        command.arg0("sandbar-launcher").arg(part).env_clear();
+        command
+    }
+}
 
 /// A launcher and the way to it. Ended on drop, if it has not ended by itself.
 #[derive(Debug)]
@@ -25,11 +49,10 @@ pub(crate) struct Launcher {
 }
 
 impl Launcher {
-    fn spawn() -> io::Result<Self> {
+    fn spawn(executable: &Executable) -> io::Result<Self> {
         let (ours, theirs) = Channel::pair()?;
-        let process = Command::new("/proc/self/exe")
-            .arg(launch::ARGUMENT)
-            .env_clear()
+        let process = executable
+            .command(launcher::LAUNCH)
             .process_group(0)
             .stdin(Stdio::from(theirs.into_descriptor()))
             .stdout(Stdio::null())
@@ -57,23 +80,28 @@ impl Drop for Launcher {
 }
 
 /// Where launchers come from.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Launchers {
+    executable: Executable,
     spare: Mutex<Option<Launcher>>,
 }
 
 impl Launchers {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { executable: Executable::new()?, spare: Mutex::new(None) })
+    }
+
     /// The spare one, or a new one.
     pub(crate) fn take(&self) -> io::Result<Launcher> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
-        spare.filter(|spare| spare.is_alive()).map_or_else(Launcher::spawn, Ok)
+        spare.filter(Launcher::is_alive).map_or_else(|| Launcher::spawn(&self.executable), Ok)
     }
 
     /// Spawns a spare one if there is none. Without one the next boot is slower, so a failure does not matter here.
     pub(crate) fn refill(&self) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.is_none() {
-            *spare = Launcher::spawn().ok();
+            *spare = Launcher::spawn(&self.executable).ok();
         }
     }
 }

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use libc::sock_filter as Instruction;
+
 use crate::sys::process::install_filter;
 
 /// What happens to a call.
@@ -48,11 +50,7 @@ pub(super) enum Guard {
     },
 }
 
-/// One instruction as its eight bytes in the kernel's layout: code, two jump distances, operand.
-type Instruction = [u8; 8];
-
 /// A filter.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program(Vec<Instruction>);
 
 #[cfg(target_arch = "x86_64")]
@@ -91,33 +89,14 @@ impl Program {
         Self(code)
     }
 
-    /// The form in which it travels to launchers.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.0.concat()
-    }
-
-    pub(crate) fn from_bytes(bytes: &[u8]) -> io::Result<Self> {
-        match bytes.as_chunks() {
-            (instructions, []) if !instructions.is_empty() => Ok(Self(instructions.to_vec())),
-            _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-        }
-    }
-
     /// Applies it to this process and to all that it will start.
     pub(crate) fn install(&self) -> io::Result<()> {
-        let decode = |&[code_low, code_high, jt, jf, k @ ..]: &Instruction| libc::sock_filter {
-            code: u16::from_ne_bytes([code_low, code_high]),
-            jt,
-            jf,
-            k: u32::from_ne_bytes(k),
-        };
-        install_filter(&self.0.iter().map(decode).collect::<Vec<_>>())
+        install_filter(&self.0)
     }
 }
 
 fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> Instruction {
-    let ([code_low, code_high], [a, b, c, d]) = (code.to_ne_bytes(), operand.to_ne_bytes());
-    [code_low, code_high, jump_true, jump_false, a, b, c, d]
+    Instruction { code, jt: jump_true, jf: jump_false, k: operand }
 }
 
 /// Every number from `start` up to the next range's.
@@ -223,9 +202,8 @@ pub(super) mod tests {
         words.extend(arguments.iter().flat_map(|argument| [*argument as u32, (argument >> 32) as u32]));
         let (mut at, mut accumulator) = (0, 0);
         loop {
-            let [code_low, code_high, jump_true, jump_false, operand @ ..] = program.0[at];
-            let operand = u32::from_ne_bytes(operand);
-            let condition = match u16::from_ne_bytes([code_low, code_high]) {
+            let Instruction { code, jt: jump_true, jf: jump_false, k: operand } = program.0[at];
+            let condition = match code {
                 LOAD => {
                     accumulator = words[operand as usize / 4];
                     at += 1;
@@ -287,12 +265,5 @@ pub(super) mod tests {
     #[test]
     fn another_architecture_s_calls_end_the_program() {
         assert_eq!(run_as(&sample(), 0x4000_0003, 0, [0; 6]), Answer::Kill);
-    }
-
-    #[test]
-    fn a_program_survives_the_way_to_the_launcher() {
-        assert_eq!(Program::from_bytes(&sample().bytes()).unwrap(), sample());
-        assert!(Program::from_bytes(&sample().bytes()[1..]).is_err());
-        assert!(Program::from_bytes(&[]).is_err());
     }
 }

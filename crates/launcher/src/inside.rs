@@ -19,13 +19,14 @@ use rustix::process::{Resource, Rlimit, chdir, fchdir, getrlimit, pivot_root, se
 use rustix::system::sethostname;
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use super::Stopwatch;
-use super::failure::{At, Failure};
-use super::pseudo::{self, attach};
-use super::spec::{Channel, Files, Handover, Report, Spec, lift};
 use crate::capabilities;
-use crate::net;
+use crate::failure::{At, Failure};
+use crate::handover::{Handover, lift};
+use crate::pseudo::{self, attach};
 use crate::seccomp::Program;
+use crate::spec::{Channel, Files, Report, Spec};
+use crate::stopwatch::Stopwatch;
+use crate::sys::loopback::bring_up_loopback;
 use crate::sys::namespace::unshare_cgroups;
 use crate::sys::process::{close_on_exec_from, exec_descriptor, place_descriptor};
 
@@ -74,7 +75,7 @@ fn try_become_guest(
     tree.attach()?;
     watch.mark("sandbox: file tree entered");
     sethostname(spec.hostname.as_bytes()).at("set the host name")?;
-    net::bring_up_loopback().at("bring up the loopback interface")?;
+    bring_up_loopback().at("bring up the loopback interface")?;
     umask(Mode::from_raw_mode(0o022));
     write_names(&spec.hostname, spec.nameserver);
     set_resource_limits().at("set the resource limits")?;

@@ -90,7 +90,7 @@ pub(crate) fn unshare_cgroups() -> io::Result<()> {
 
 /// Moves the calling process into a mount namespace of its own, which still receives the host's later mounts but sends
 /// none back. With several threads only the calling one would move: call it before any other is started.
-pub(crate) fn unshare_mounts() -> io::Result<()> {
+pub fn unshare_mounts() -> io::Result<()> {
     // SAFETY: NEWNS neither unshares the descriptor table nor anything else that Rust code relies on being shared.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;

@@ -1,71 +1,34 @@
-//! The launcher: a short-lived, single-threaded process that turns a specification into a running sandbox.
-//!
-//! ```text
-//! server ──spawn──▶ launcher ──clone──▶ first process (new namespaces, no ids yet)
-//!    │ specification,   │ ids, "you are somebody" ──▶ │ becomes root of the sandbox, makes /proc, /dev, …
-//!    │ descriptors ───▶ │ layers, overlays ────────▶ │ enters the new root, locks itself down
-//!    │ ◀── reports ─────┘ ends                        │ ──exec──▶ the guest
-//! ```
-//!
-//! Whoever dies on the way takes the rest along: the first process ends when the launcher's end of their channel closes before
-//! the overlays have come, the server notices both by its channel, and the cgroup, in which all of this happens, covers what is
-//! left. The server is the parent of the first process, so a machine whose process 1 reaps nothing fills with no zombies.
-
-pub(crate) mod failure;
-mod inside;
-pub(crate) mod overlay;
-mod pseudo;
-pub(crate) mod spec;
+//! From a specification to a running sandbox.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::exit;
-use std::time::Instant;
 
 use rustix::fs::Mode;
 use rustix::process::{Pid, umask};
 
-use self::failure::{At, Failure};
-use self::spec::{Channel, Handover, Report, Spec, lift};
-use crate::seccomp::Program;
+use crate::failure::{At, Failure};
+use crate::handover::{Handover, lift};
+use crate::seccomp::{self, Program};
+use crate::spec::{Channel, Report, Spec};
+use crate::stopwatch::Stopwatch;
 use crate::sys::namespace::{Side, clone_into_namespaces, unshare_mounts};
-
-/// The first argument that makes a program act as launcher. A program that embeds the engine calls [`main`] for it before
-/// it starts any thread.
-pub const ARGUMENT: &str = "launch";
+use crate::{inside, overlay};
 
 /// When the host itself runs out of memory, sandboxes go before the server does; hence above zero. Only a little: the guest
 /// gives what it starts 100, so that a sandbox out of memory loses one of those and not process 1, all of itself.
 const OOM_SCORE_ADJUSTMENT: &str = "10";
 
-/// Where the time goes, in microseconds from its start; a few dozen marks a boot.
-pub(crate) struct Stopwatch {
-    start: Instant,
-    pub(crate) marks: Vec<(String, u64)>,
-}
-
-impl Stopwatch {
-    pub(crate) fn start() -> Self {
-        Self { start: Instant::now(), marks: Vec::new() }
-    }
-
-    pub(crate) fn mark(&mut self, what: &str) {
-        let elapsed = u64::try_from(self.start.elapsed().as_micros()).expect("a boot is shorter than centuries");
-        self.marks.push((what.to_owned(), elapsed));
-    }
-}
-
 /// Acts as launcher: reads the specification from standard input, boots the sandbox, ends.
-pub fn main() -> ! {
-    let watch = Stopwatch::start();
+pub fn launch() -> ! {
     // Whoever started the server may be strict about files; the roots of sandboxes get the modes they are given.
     umask(Mode::empty());
     let channel = match lift(rustix::stdio::stdin()) {
         Ok(descriptor) => Channel::from(descriptor),
         Err(_) => exit(2),
     };
-    match launch(&channel, watch) {
+    match boot(&channel) {
         Ok(()) => exit(0),
         Err(failure) => {
             report_failure(&channel, failure);
@@ -74,18 +37,26 @@ pub fn main() -> ! {
     }
 }
 
+/// What can be done before there is anything to boot: a spare launcher has done it when it is needed.
+fn prepare() -> Result<Program, Failure> {
+    offer_to_out_of_memory_killer().at("offer the sandbox to the out-of-memory killer")?;
+    unshare_mounts().at("leave the server's mounts")?;
+    Ok(seccomp::filter())
+}
+
 fn report_failure(channel: &Channel, Failure { step, errno }: Failure) {
     // When this fails the server is gone, and nobody is left to be told.
     let _ = channel.send(&Report::Failed { step, errno }, &[]);
 }
 
-fn launch(channel: &Channel, mut watch: Stopwatch) -> Result<(), Failure> {
+fn boot(channel: &Channel) -> Result<(), Failure> {
+    let prepared = prepare();
     let (spec, descriptors): (Spec, _) =
         channel.receive().at("read the specification")?.ok_or(Failure::closed("read the specification"))?;
+    let mut watch = Stopwatch::start();
+    // Not before: the server listens once it has spoken.
+    let filter = prepared?;
     let handover = Handover::from_descriptors(&descriptors).at("read the specification")?;
-    let filter = read_filter(&handover).at("read the system-call filter")?;
-    offer_to_out_of_memory_killer().at("offer the sandbox to the out-of-memory killer")?;
-    watch.mark("launcher: specification read");
     let (outer, inner) = Channel::pair().at("make a channel to the first process")?;
     let unified = join_cgroups(&spec).at("join the cgroup")?;
     watch.mark("launcher: in the cgroup");
@@ -114,14 +85,6 @@ fn offer_to_out_of_memory_killer() -> io::Result<()> {
     }
 }
 
-fn read_filter(handover: &Handover) -> io::Result<Program> {
-    let mut bytes = Vec::new();
-    // The memory file is shared by all launchers, its position too: read it through a descriptor of our own.
-    File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handover.filter)))?
-        .read_to_end(&mut bytes)?;
-    Program::from_bytes(&bytes)
-}
-
 /// Joins the cgroups of the first version, so that the first process is born in them; opens that of the second.
 fn join_cgroups(spec: &Spec) -> io::Result<Option<OwnedFd>> {
     for tasks in &spec.cgroup_tasks {
@@ -146,7 +109,6 @@ fn furnish(outer: &Channel, pid: Pid, spec: &Spec, watch: &mut Stopwatch) -> Res
     }
     outer.send(&(), &[]).at("wake the first process")?;
     watch.mark("launcher: ids mapped");
-    unshare_mounts().at("leave the server's mounts")?;
     let overlays = overlay::build(&spec.files, user_namespace.as_fd())?;
     watch.mark("launcher: overlays mounted");
     let overlays: Vec<_> = overlays.iter().map(AsFd::as_fd).collect();

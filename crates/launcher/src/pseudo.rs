@@ -13,8 +13,8 @@ use rustix::mount::{
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, mount_remount, move_mount, open_tree,
 };
 
-use super::failure::{At, Failure};
-use super::spec::Spec;
+use crate::failure::{At, Failure};
+use crate::spec::Spec;
 
 /// Files shown as empty.
 const MASKED_FILES: [&str; 11] = [

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -20,99 +20,73 @@ const MAX_DESCRIPTORS: usize = 32;
 /// Longest message. A template of 500 layers with long paths stays below; the kernel's own bound is a little higher.
 const MAX_MESSAGE: usize = 160 * 1024;
 
-/// One boot, as the launcher needs it. The descriptors of [`Handover`] travel with it.
+/// One boot, as the launcher needs it. Three descriptors travel with it, in this order: the unix listener that becomes the
+/// guest's descriptor 3, the guest's executable, and what becomes its descriptor 4.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Spec {
-    pub(crate) id_count: u32,
+pub struct Spec {
+    pub id_count: u32,
     /// The `tasks` files of the cgroups of the first version.
-    pub(crate) cgroup_tasks: Vec<PathBuf>,
+    pub cgroup_tasks: Vec<PathBuf>,
     /// The directory of the cgroup of the second version.
-    pub(crate) cgroup_unified: Option<PathBuf>,
-    pub(crate) files: Files,
-    pub(crate) hostname: String,
-    pub(crate) boot_id: String,
+    pub cgroup_unified: Option<PathBuf>,
+    pub files: Files,
+    pub hostname: String,
+    pub boot_id: String,
     /// None: no network but loopback.
-    pub(crate) nameserver: Option<Ipv4Addr>,
+    pub nameserver: Option<Ipv4Addr>,
     /// What `/dev/shm` may hold at most.
-    pub(crate) shared_memory_bytes: u64,
+    pub shared_memory_bytes: u64,
 }
 
 /// A sandbox's file tree.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Files {
+pub struct Files {
     /// First id of the sandbox's own range on the host; its id 0.
-    pub(crate) id_base: u32,
+    pub id_base: u32,
     /// Holds the writable directories, ids 0-based.
-    pub(crate) writable: PathBuf,
+    pub writable: PathBuf,
     /// The first is the root.
-    pub(crate) overlays: Vec<Overlay>,
+    pub overlays: Vec<Overlay>,
 }
 
 /// One mount of the sandbox's file tree: read-only layers, newest first, below a writable directory.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Overlay {
-    pub(crate) at: PathBuf,
-    pub(crate) lowers: Vec<PathBuf>,
+pub struct Overlay {
+    pub at: PathBuf,
+    pub lowers: Vec<PathBuf>,
     /// Inside [`Files::writable`]; holds `upper` and `work`.
-    pub(crate) directory: String,
-}
-
-/// The descriptors that come with a [`Spec`], in this order.
-pub(crate) struct Handover {
-    /// Unix listener that becomes the guest's descriptor 3.
-    pub(crate) listener: OwnedFd,
-    /// The guest executable.
-    pub(crate) guest: OwnedFd,
-    /// Becomes the guest's descriptor 4.
-    pub(crate) config: OwnedFd,
-    /// The system-call filter as [`crate::seccomp::Program::bytes`] gave it.
-    pub(crate) filter: OwnedFd,
-}
-
-impl Handover {
-    /// Moves them above the numbers at which the guest will find its own.
-    pub(crate) fn from_descriptors(descriptors: &[OwnedFd]) -> io::Result<Self> {
-        let lifted = descriptors.iter().map(lift).collect::<io::Result<Vec<_>>>()?;
-        let [listener, guest, config, filter] = <[OwnedFd; 4]>::try_from(lifted)
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected four descriptors"))?;
-        Ok(Self { listener, guest, config, filter })
-    }
-}
-
-/// A copy of a descriptor, out of the way of the low numbers.
-pub(crate) fn lift(descriptor: impl AsFd) -> io::Result<OwnedFd> {
-    Ok(fcntl_dupfd_cloexec(descriptor, 16)?)
+    pub directory: String,
 }
 
 /// What the server is told.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Report {
+pub enum Report {
     /// The sandbox's first process exists; its pid as the server numbers it.
     Made { pid: i32 },
     /// The very next thing is the exec of the guest. The channel then closes: the guest runs.
     Executing,
     /// The step that failed, with the kernel's error number.
     Failed { step: String, errno: i32 },
-    /// What a [`Stopwatch`](super::Stopwatch) has seen.
+    /// What a [`Stopwatch`](crate::Stopwatch) has seen.
     Timings(Vec<(String, u64)>),
 }
 
 /// One end of the pair.
 #[derive(Debug)]
-pub(crate) struct Channel(OwnedFd);
+pub struct Channel(OwnedFd);
 
 impl Channel {
-    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+    pub fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self(a), Self(b)))
     }
 
     /// For handing the end to a child.
-    pub(crate) fn into_descriptor(self) -> OwnedFd {
+    pub fn into_descriptor(self) -> OwnedFd {
         self.0
     }
 
-    pub(crate) fn send<T: Serialize>(&self, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn send<T: Serialize>(&self, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "message too long for the launcher's channel"));
@@ -128,7 +102,7 @@ impl Channel {
     }
 
     /// The next message, or `None` when the other end is closed.
-    pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut bytes = vec![0; MAX_MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

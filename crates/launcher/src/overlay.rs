@@ -17,8 +17,8 @@ use rustix::mount::{
 };
 use rustix::thread::{CapabilitiesSecureBits, capabilities_secure_bits, set_capabilities_secure_bits};
 
-use super::failure::{At, Failure};
-use super::spec::{Files, Overlay};
+use crate::failure::{At, Failure};
+use crate::spec::{Files, Overlay};
 use crate::sys::mount::map_ids;
 use crate::sys::process::set_file_system_ids;
 

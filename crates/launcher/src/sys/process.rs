@@ -1,19 +1,8 @@
-//! What a process does to itself on its way to becoming process 1: file-system ids, descriptors, filter, exec; and how its
-//! end is noticed.
+//! What a process does to itself on its way to becoming process 1: file-system ids, descriptors, filter, exec.
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-
-/// Lets a task wait for the end of the process behind a pidfd. Needs a running tokio runtime.
-pub(crate) fn watch_process(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd is open for as long as it lives and always gives the same descriptor, and the AsyncFd owns it.
-    let watched = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) };
-    watched.map_err(io::Error::from)
-}
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// Sets the ids with which this thread creates files and is checked against their modes.
 ///

@@ -156,7 +156,7 @@ const GUARDED: &[(i64, Guard)] = &[
     (libc::SYS_ioctl, Guard::NotAmong { argument: 1, values: &[0x5412, 0x541c] }),
 ];
 
-/// The filter, ready for the kernel. The server makes it once; launchers receive it.
+/// The filter, ready for the kernel. A launcher makes it before it is needed, while it waits.
 pub(crate) fn filter() -> Program {
     Program::assemble(&verdicts())
 }

@@ -1,0 +1,11 @@
+//! Builds the launcher, which the crate embeds.
+
+fn main() {
+    embed::Static {
+        package: "sandbar-launcher",
+        sources: &["crates/launcher"],
+        prebuilt: "SANDBAR_LAUNCHER",
+        image: "SANDBAR_LAUNCHER_IMAGE",
+    }
+    .build();
+}

@@ -1,0 +1,31 @@
+//! What the server hands through to the guest.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::fcntl_dupfd_cloexec;
+
+/// The descriptors that come with a [`Spec`](crate::spec::Spec), in this order.
+pub(crate) struct Handover {
+    /// Unix listener that becomes the guest's descriptor 3.
+    pub(crate) listener: OwnedFd,
+    /// The guest executable.
+    pub(crate) guest: OwnedFd,
+    /// Becomes the guest's descriptor 4.
+    pub(crate) config: OwnedFd,
+}
+
+impl Handover {
+    /// Moves them above the numbers at which the guest will find its own.
+    pub(crate) fn from_descriptors(descriptors: &[OwnedFd]) -> io::Result<Self> {
+        let lifted = descriptors.iter().map(lift).collect::<io::Result<Vec<_>>>()?;
+        let [listener, guest, config] = <[OwnedFd; 3]>::try_from(lifted)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected three descriptors"))?;
+        Ok(Self { listener, guest, config })
+    }
+}
+
+/// A copy of a descriptor, out of the way of the low numbers.
+pub(crate) fn lift(descriptor: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(fcntl_dupfd_cloexec(descriptor, 16)?)
+}

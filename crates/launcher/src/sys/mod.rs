@@ -1,0 +1,10 @@
+//! Safe wrappers around the kernel calls a launch needs; the only place of this crate with unsafe code.
+#![allow(unsafe_code)]
+
+mod interface;
+pub(crate) mod loopback;
+pub(crate) mod mount;
+pub(crate) mod namespace;
+pub(crate) mod process;
+pub(crate) mod trial;
+pub(crate) mod tun;
