@@ -65,6 +65,9 @@ pub(crate) struct Record {
     /// The layers it was last booted from.
     pub(crate) layers: BTreeSet<PathBuf>,
     pub(crate) limit_bytes: u64,
+    /// What was charged to it when it was last copied, and may stay charged whatever it deletes.
+    #[serde(default)]
+    pub(crate) shared_bytes: u64,
 }
 
 impl Record {
@@ -74,7 +77,7 @@ impl Record {
     }
 
     /// A full volume must boot: nothing is written that is there already.
-    fn write(&self, volume: &Path) -> io::Result<()> {
+    pub(crate) fn write(&self, volume: &Path) -> io::Result<()> {
         if Self::read(volume).as_ref() == Some(self) {
             return Ok(());
         }
@@ -193,8 +196,8 @@ impl Workshop {
         let limit = u64::from(limits.disk_mb) << 20;
         // A full volume must boot: mounting takes a little room, else the overlay turns read-only.
         let volume = self.pool.volume(&name, limit + ROOM_TO_MOUNT)?;
-        let writable = prepare_volume(volume.path(), &template, limit)
-            .map_err(EngineError::io(format!("prepare volume {name}")))?;
+        let writable =
+            prepare_volume(&volume, &template, limit).map_err(EngineError::io(format!("prepare volume {name}")))?;
         watch.mark("volume ready");
         let cgroup = self.hierarchy.create(&name, &limits).map_err(|error| match error {
             CgroupError::Exists(name) => EngineError::Running(name),
@@ -310,15 +313,19 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn prepare_volume(volume: &Path, template: &Template, limit_bytes: u64) -> io::Result<PathBuf> {
-    let writable = volume.join(WRITABLE);
+fn prepare_volume(volume: &Volume, template: &Template, limit_bytes: u64) -> io::Result<PathBuf> {
+    let shared_bytes = Record::read(volume.path()).map_or(0, |record| record.shared_bytes);
+    if shared_bytes > 0 {
+        volume.set_allowance(shared_bytes)?;
+    }
+    let writable = volume.path().join(WRITABLE);
     if let Err(error) = fs::create_dir(&writable)
         && error.kind() != io::ErrorKind::AlreadyExists
     {
         return Err(error);
     }
     let layers = template.mounts.iter().flat_map(|plan| &plan.lowers).cloned().collect();
-    Record { layers, limit_bytes }.write(volume)?;
+    Record { layers, limit_bytes, shared_bytes }.write(volume.path())?;
     Ok(writable)
 }
 

@@ -151,6 +151,21 @@ impl Engine {
         blocking(move || Ok(shared.workshop.pool.remove(&name)?)).await
     }
 
+    /// Gives `to`, which has none, a copy of the files of `from`, which may boot under that name or be copied again. At once on
+    /// btrfs, however many there are. What writes to `from` must not run meanwhile: freeze it.
+    pub async fn copy_files(&self, from: &str, to: &str) -> Result<(), EngineError> {
+        check_name(from)?;
+        check_name(to)?;
+        let (shared, from, to) = (self.0.clone(), from.to_owned(), to.to_owned());
+        blocking(move || shared.workshop.copy(&from, &to)).await
+    }
+
+    /// Writes out what sandboxes have changed, so that [`Engine::copy_files`] need not: call it before freezing.
+    pub async fn sync_files(&self) -> Result<(), EngineError> {
+        let shared = self.0.clone();
+        blocking(move || shared.workshop.pool.sync().map_err(EngineError::io("write the pool out"))).await
+    }
+
     /// Bytes that all sandboxes together can still write.
     pub fn pool_free_bytes(&self) -> io::Result<u64> {
         self.0.workshop.pool.free_bytes()
@@ -190,8 +205,11 @@ impl Shared {
         let network = Network::connect(instance.pid, internet.then_some(&self.egress))
             .map_err(EngineError::io("connect the sandbox to the network"))?;
         let pool = &self.workshop.pool;
-        let Some(Record { limit_bytes, .. }) = Record::read(&pool.path_of(&name)) else { return Ok(None) };
+        let Some(Record { limit_bytes, shared_bytes, .. }) = Record::read(&pool.path_of(&name)) else {
+            return Ok(None);
+        };
         let volume = pool.volume(&name, limit_bytes)?;
+        volume.set_allowance(shared_bytes).map_err(EngineError::io(format!("limit volume {name}")))?;
         let ids = self.workshop.ranges.adopt(instance.pid);
         let socket = self.workshop.socket_of(&name);
         let scaffold = Scaffold::adopted(name, cgroup, socket, ids, process);

@@ -8,6 +8,7 @@
 
 mod boot;
 pub mod cgroup;
+mod copy;
 mod engine;
 mod error;
 mod fingerprint;

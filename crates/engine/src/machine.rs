@@ -121,12 +121,14 @@ impl Machine {
         let inner = self.0.clone();
         blocking(move || {
             let (now, volume) = (inner.cgroup.usage()?, &inner.volume);
+            let disk_used = volume.used_bytes().map_err(EngineError::io("count the bytes of a volume"))?;
             Ok(Usage {
                 cpu_usec: now.cpu_usec,
                 memory_used: now.memory_used,
                 memory_cache: now.memory_cache,
                 memory_limit: now.memory_limit,
-                disk_used: volume.used_bytes().map_err(EngineError::io("count the bytes of a volume"))?,
+                // More may be charged to a volume that was copied: see `Volume::set_allowance`.
+                disk_used: disk_used.min(volume.limit_bytes()),
                 disk_limit: volume.limit_bytes(),
                 pids: now.pids,
                 oom_kills: inner.cgroup.oom_kills()?,

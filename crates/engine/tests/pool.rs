@@ -328,3 +328,33 @@ fn names_cannot_leave_the_pool() {
         assert!(matches!(pool.remove(name), Err(PoolError::InvalidName(_))), "{name:?}");
     }
 }
+
+#[test]
+fn a_copy_is_whole_quick_and_limited_by_itself() {
+    let data = Data::new();
+    let pool = data.pool();
+    let source = pool.volume("source", 64 * MIB).unwrap();
+    let (written, refusal) = fill(&source.path().join("big"), 40 * MIB);
+    assert!(refusal.is_none() && written == 40 * MIB);
+    fs::write(source.path().join("small"), "before").unwrap();
+    pool.sync().unwrap();
+    let copy = pool.copy("source", "copy", 64 * MIB).unwrap();
+    assert_eq!(fs::metadata(copy.path().join("big")).unwrap().len(), 40 * MIB);
+    fs::write(source.path().join("small"), "after").unwrap();
+    assert_eq!(fs::read_to_string(copy.path().join("small")).unwrap(), "before");
+
+    assert!(pool.copy("source", "copy", MIB).is_err(), "the name is taken");
+    assert!(pool.copy("nobody", "other", MIB).is_err());
+    assert!(pool.copy("source", "../other", MIB).is_err());
+    assert_eq!(pool.list().unwrap(), ["copy", "source"]);
+
+    let (more, refusal) = fill(&copy.path().join("more"), 128 * MIB);
+    assert!(refusal.is_some() && (48 * MIB..80 * MIB).contains(&more), "{more}: a limit of its own");
+    // The copy pins what the source wrote: without an allowance, the source could not replace its own files.
+    source.set_allowance(40 * MIB).unwrap();
+    fs::remove_file(source.path().join("big")).unwrap();
+    let (written, refusal) = fill(&source.path().join("new"), 48 * MIB);
+    assert!(refusal.is_none(), "{written}: {refusal:?}");
+    pool.remove("source").unwrap();
+    assert_eq!(fs::metadata(copy.path().join("big")).unwrap().len(), 40 * MIB, "a copy outlives its source");
+}

@@ -12,6 +12,7 @@
 //! because two would be two file systems writing over each other; quotas are never switched on in a file system that is
 //! not ours, because that keeps older kernels from mounting it.
 
+mod copy;
 mod forecast;
 mod image;
 mod quota;
@@ -202,8 +203,7 @@ impl Pool {
                 btrfs::create_subvolume(&self.directory, name, charge).map_err(failed("make"))?;
             }
         }
-        let quota = self.quota.clone().filter(|_| is_subvolume(&path));
-        let volume = Volume::open(path, quota, limit_bytes).map_err(failed("open"))?;
+        let volume = self.existing(name, limit_bytes).map_err(failed("open"))?;
         if existed {
             volume.set_limit(limit_bytes).map_err(failed("limit"))?;
         }

@@ -15,13 +15,15 @@ pub struct Volume {
     /// None: the limit is only remembered.
     group: Option<SubvolumeGroup>,
     limit: AtomicU64,
+    /// What the kernel allows beyond the limit.
+    allowance: AtomicU64,
 }
 
 impl Volume {
     pub(super) fn open(path: PathBuf, quota: Option<Quota>, limit: u64) -> io::Result<Self> {
         let directory = File::open(&path)?;
         let group = quota.map(|quota| quota.group_of(directory)).transpose()?;
-        Ok(Self { path, group, limit: AtomicU64::new(limit) })
+        Ok(Self { path, group, limit: AtomicU64::new(limit), allowance: AtomicU64::new(0) })
     }
 
     pub fn path(&self) -> &Path {
@@ -47,11 +49,20 @@ impl Volume {
 
     /// Changes the limit. One below what is in use is allowed: then nothing more can be written until files are deleted.
     pub fn set_limit(&self, bytes: u64) -> io::Result<()> {
-        if let Some(group) = &self.group {
-            group.set_limit(bytes)?;
-        }
         self.limit.store(bytes, Ordering::Relaxed);
-        Ok(())
+        self.apply_limit()
+    }
+
+    /// Lets the volume be charged this much beyond its limit: what its copies hold is charged to it even when it has deleted or
+    /// overwritten it, because the kernel charges who wrote.
+    pub fn set_allowance(&self, bytes: u64) -> io::Result<()> {
+        self.allowance.store(bytes, Ordering::Relaxed);
+        self.apply_limit()
+    }
+
+    fn apply_limit(&self) -> io::Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        group.set_limit(self.limit_bytes().saturating_add(self.allowance.load(Ordering::Relaxed)))
     }
 }
 

@@ -155,7 +155,7 @@ struct VolumeArguments {
     unused: [u64; 2],
     name: [u8; 4040],
 }
-// SAFETY: integers only, 4096 bytes without padding; `inherit` is set only by `create_subvolume`, which keeps it valid.
+// SAFETY: integers only, 4096 bytes without padding; `inherit` is set only by `make`, which keeps it valid.
 unsafe impl Argument for VolumeArguments {}
 
 impl VolumeArguments {
@@ -179,9 +179,35 @@ pub(crate) struct Charge {
 
 /// Makes an empty subvolume `name` in the directory `parent`, limited from its first byte on.
 pub(crate) fn create_subvolume(parent: impl AsFd, name: &str, charge: Option<Charge>) -> io::Result<()> {
+    // SAFETY: BTRFS_IOC_SUBVOL_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2, which need no descriptor.
+    unsafe { make(parent, request::<VolumeArguments>(WRITE, 24), VolumeArguments::named(name)?, charge) }
+}
+
+/// Makes the subvolume `name` in the directory `parent` what the subvolume `source` is now. What `source` has not written out
+/// yet is written out on the way, so a dirty one takes its time.
+pub(crate) fn snapshot_subvolume(
+    parent: impl AsFd,
+    source: impl AsFd,
+    name: &str,
+    charge: Option<Charge>,
+) -> io::Result<()> {
+    let arguments = VolumeArguments { fd: source.as_fd().as_raw_fd().into(), ..VolumeArguments::named(name)? };
+    // SAFETY: BTRFS_IOC_SNAP_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2; the borrow keeps `source` open.
+    unsafe { make(parent, request::<VolumeArguments>(WRITE, 23), arguments, charge) }
+}
+
+/// Makes a subvolume that is charged as told.
+///
+/// # Safety
+/// `request` must be one of the two that make subvolumes, and the descriptor among `arguments` one that it may have.
+unsafe fn make(
+    parent: impl AsFd,
+    request: libc::c_ulong,
+    mut arguments: VolumeArguments,
+    charge: Option<Charge>,
+) -> io::Result<()> {
     const INHERIT: u64 = 1 << 2;
     const SET_LIMITS: u64 = 1;
-    let mut arguments = VolumeArguments::named(name)?;
     let inherit = charge.map(|charge| Inherit {
         flags: SET_LIMITS,
         groups: u64::from(charge.parent.is_some()),
@@ -196,9 +222,9 @@ pub(crate) fn create_subvolume(parent: impl AsFd, name: &str, charge: Option<Cha
         arguments.inherit_size = size_of::<Inherit>() as u64 - if inherit.groups == 0 { 8 } else { 0 };
         arguments.inherit = std::ptr::from_ref(inherit) as u64;
     }
-    // SAFETY: BTRFS_IOC_SUBVOL_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2. `inherit` lives until after the
-    // call, and the kernel reads no more of it than the size beside the address says.
-    unsafe { call(parent, request::<VolumeArguments>(WRITE, 24), &mut arguments) }
+    // SAFETY: the caller pairs request and arguments. `inherit` lives until after the call, and the kernel reads no more of
+    // it than the size beside the address says.
+    unsafe { call(parent, request, &mut arguments) }
 }
 
 /// Deletes the subvolume `name` in the directory `parent`. It is gone at once; its space comes back in the background.

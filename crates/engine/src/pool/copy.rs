@@ -1,0 +1,60 @@
+//! Copies of volumes: a moment on btrfs, whatever they hold; elsewhere as long as copying their files takes.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use super::{Pool, PoolError, PoolKind, Volume, check_name, is_subvolume};
+use crate::sys::btrfs;
+
+impl Pool {
+    /// Makes volume `to`, which must not exist, with all that `from` holds. Whoever writes to `from` must be stopped first.
+    ///
+    /// On btrfs a crash leaves the whole copy or none; elsewhere part of one may be left under the new name.
+    /// # Errors
+    /// [`PoolError::NoSpace`] when the host is nearly full.
+    pub fn copy(&self, from: &str, to: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
+        check_name(from)?;
+        check_name(to)?;
+        self.check_space()?;
+        let (source, target) = (self.root.join(from), self.root.join(to));
+        let failed = || PoolError::io(format!("copy volume {from} to {to}"));
+        if target.symlink_metadata().is_ok() {
+            return Err(failed()(io::ErrorKind::AlreadyExists.into()));
+        }
+        let copied = if self.kind == PoolKind::Directory {
+            copy_tree(&source, &target)
+        } else {
+            let charge = self.quota.as_ref().map(|quota| quota.charge(limit_bytes));
+            File::open(&source).and_then(|source| btrfs::snapshot_subvolume(&self.directory, source, to, charge))
+        };
+        copied.map_err(failed())?;
+        self.existing(to, limit_bytes).map_err(failed())
+    }
+
+    /// Volume `name` as it is, with the limit it is known to have.
+    pub(crate) fn existing(&self, name: &str, limit_bytes: u64) -> io::Result<Volume> {
+        let path = self.root.join(name);
+        let quota = self.quota.clone().filter(|_| is_subvolume(&path));
+        Volume::open(path, quota, limit_bytes)
+    }
+
+    /// Writes out what is still in memory, so that a copy made soon after takes no time.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(&self.directory)?)
+    }
+}
+
+/// With owners, times, devices, links and attributes, all of which mean something to an overlay. `cp` knows how to do
+/// that, and shares blocks where the file system can.
+fn copy_tree(source: &Path, target: &Path) -> io::Result<()> {
+    let output = Command::new("cp").args(["-a", "--reflink=auto", "-T", "--"]).args([source, target]).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    // The error of the copy is the one to tell; what is left belongs to no sandbox, and the next sweep finds it.
+    let _ = fs::remove_dir_all(target);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(complaint.lines().next().unwrap_or("cp failed").to_owned()))
+}
