@@ -4,11 +4,16 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod devserver;
 pub mod faults;
 pub mod ledger;
+pub mod mask;
 mod name;
+pub mod phase;
 pub mod provider;
 pub mod records;
+pub mod setup;
+mod shell;
 pub mod snapshot;
 
 pub use name::{InvalidName, ProviderName, WorkspaceName};

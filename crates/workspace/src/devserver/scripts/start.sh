@@ -1,0 +1,53 @@
+# Starts the dev server unless it runs, and waits until it answers.
+#
+# Arguments: the directory to start it in, port, path, seconds to wait, what this very server is known by, its log, the host
+# that the world knows it by, the script that runs it, its command.
+# Exit status: 0 it answers, 30 it ended, 31 it does not answer, 32 another or a dumb one runs: end it first. The first line
+# says `started`, `already` or the status it ended with; after 30 and 31 the end of the log follows.
+directory=$1 port=$2 path=$3 patience=$4 digest=$5 log=$6 host=$7 serve=$8 command=$9
+mark=SANDBAR_TASK=devserver
+trap '' PIPE
+
+# Whether there is an HTTP server behind the port. Plain bash, since no client can be counted on.
+asks() (
+  { exec 3<>"/dev/tcp/$1/$port"; } 2>/dev/null || exit 1
+  printf 'GET %s HTTP/1.1\r\nHost: localhost:%s\r\nUser-Agent: sandbar\r\nAccept: */*\r\nConnection: close\r\n\r\n' \
+    "$path" "$port" >&3 2>/dev/null || exit 1
+  # The first page may have to be compiled.
+  IFS= read -r -t 20 -n 5 beginning <&3
+  [[ $beginning == HTTP/ ]]
+)
+answers() { asks 127.0.0.1 || asks ::1; }
+
+# One that somebody else has started serves as well.
+if grep -qsz -- "^$mark" /proc/[0-9]*/environ; then
+  if grep -qsz -- "^$mark:$digest" /proc/[0-9]*/environ && answers; then echo already; exit 0; fi
+  exit 32
+elif answers; then
+  echo already
+  exit 0
+fi
+
+mkdir -p -- "${log%/*}" && rm -f -- "$log" "$log.1" || exit 1
+cd "$directory" 2>/dev/null || cd || exit 1
+# A session of its own: it outlives this script, and can be ended with all it starts. Vite answers only to hosts it knows.
+launch=(setsid)
+command -v setsid >/dev/null || launch=()
+env "$mark:$digest" PORT="$port" PYTHONUNBUFFERED=1 __VITE_ADDITIONAL_SERVER_ALLOWED_HOSTS="$host" \
+  "${launch[@]}" /bin/bash -c "$serve" sandbar "$log" "$command" </dev/null >/dev/null 2>&1 &
+pid=$!
+
+tell() { echo "$1"; cat -- "$log.1" "$log" 2>/dev/null | tail -c 4096; }
+SECONDS=0 ended=
+while (( SECONDS < patience )); do
+  if answers; then echo started; exit 0; fi
+  if [[ -z $ended ]] && ! kill -0 "$pid" 2>/dev/null; then
+    wait "$pid"
+    status=$? ended=$SECONDS
+  fi
+  # One that ends well may have put its server into the background, which then has a moment to answer.
+  if [[ -n $ended ]] && (( status != 0 || SECONDS - ended >= 10 )); then tell "$status"; exit 30; fi
+  sleep 0.2
+done
+tell waiting
+exit 31

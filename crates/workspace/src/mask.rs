@@ -1,0 +1,363 @@
+//! Hides the values of a workspace's variables in whatever is shown, kept or handed to a model.
+//!
+//! A value is hidden as it is, and in the forms in which programs repeat it: escaped for JSON, encoded for a URL, in
+//! base64 wherever it begins, and line by line when it has several. Occurrences that overlap are hidden together, so that no
+//! end of one is left.
+//!
+//! What is short or common would take the text with it: values of fewer than [`SHORTEST`] bytes, small numbers (ports) and
+//! a few words (`true`, `production`, …) stay as they are. Nobody should keep a secret in them.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+use std::ops::Range;
+use std::sync::Arc;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+
+/// What is shown instead of a value.
+pub const HIDDEN: &str = "***";
+/// Values below this many bytes are not hidden.
+pub const SHORTEST: usize = 4;
+/// A part of a value (a line, an encoded form) is known by no fewer bytes.
+const SHORTEST_PART: usize = 8;
+/// Values that are no secrets, and words that every log has.
+const WORDS: &[&str] = &[
+    "true",
+    "false",
+    "null",
+    "none",
+    "test",
+    "info",
+    "debug",
+    "warn",
+    "error",
+    "local",
+    "localhost",
+    "development",
+    "staging",
+    "production",
+];
+/// Numbers up to this many digits are ports, sizes and years.
+const PLAIN_DIGITS: usize = 5;
+
+/// Hides values in texts. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Mask(Option<Arc<Patterns>>);
+
+struct Patterns {
+    texts: Vec<Vec<u8>>,
+    finder: AhoCorasick,
+}
+
+impl Mask {
+    /// Hides these values.
+    pub fn new<V: AsRef<str>>(values: impl IntoIterator<Item = V>) -> Self {
+        let mut texts = BTreeSet::new();
+        for value in values {
+            add_forms(value.as_ref(), &mut texts);
+        }
+        let texts: Vec<Vec<u8>> = texts.into_iter().map(String::into_bytes).collect();
+        if texts.is_empty() {
+            return Self(None);
+        }
+        // Fails only beyond two billion states, which no environment can carry.
+        let finder = AhoCorasick::builder().match_kind(MatchKind::Standard).build(&texts);
+        Self(finder.ok().map(|finder| Arc::new(Patterns { texts, finder })))
+    }
+
+    /// Nothing would be hidden in any text.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The text with [`HIDDEN`] in place of the values.
+    pub fn mask<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let Some(patterns) = &self.0 else { return Cow::Borrowed(text) };
+        let hidden = patterns.occurrences(text.as_bytes());
+        if hidden.is_empty() {
+            return Cow::Borrowed(text);
+        }
+        let mut shown = String::with_capacity(text.len());
+        let mut from = 0;
+        for Range { start, end } in hidden {
+            // Values are whole characters, and so is what is between them.
+            shown.push_str(&text[from..start]);
+            shown.push_str(HIDDEN);
+            from = end;
+        }
+        shown.push_str(&text[from..]);
+        Cow::Owned(shown)
+    }
+
+    /// All strings of a JSON value, names included.
+    pub fn mask_json(&self, value: &mut serde_json::Value) {
+        use serde_json::Value;
+        if self.is_empty() {
+            return;
+        }
+        match value {
+            Value::String(text) => {
+                if let Cow::Owned(masked) = self.mask(text) {
+                    *text = masked;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.mask_json(item)),
+            Value::Object(fields) => {
+                let taken = std::mem::take(fields);
+                fields.extend(taken.into_iter().map(|(name, mut value)| {
+                    self.mask_json(&mut value);
+                    (self.mask(&name).into_owned(), value)
+                }));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// For output that comes in pieces, which may cut a value in two.
+    pub fn stream(&self) -> MaskStream {
+        MaskStream { mask: self.clone(), held: Vec::new(), covered: 0 }
+    }
+}
+
+/// The values are left out.
+impl fmt::Debug for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mask").field("patterns", &self.0.as_ref().map_or(0, |it| it.texts.len())).finish()
+    }
+}
+
+/// Hides values in output that comes in pieces: what could be the beginning of one is held back until more has come.
+///
+/// All pieces together give what [`Mask::mask`] gives for the whole.
+#[derive(Debug)]
+pub struct MaskStream {
+    mask: Mask,
+    held: Vec<u8>,
+    /// So many bytes of `held` belong to an occurrence for which [`HIDDEN`] was given out already.
+    covered: usize,
+}
+
+impl MaskStream {
+    /// What may be shown after this piece.
+    pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
+        let Some(patterns) = self.mask.0.clone() else { return piece.to_vec() };
+        self.held.extend_from_slice(piece);
+        let keep_from = self.held.len() - patterns.open_end(&self.held);
+        self.release(&patterns, keep_from)
+    }
+
+    /// The rest, when nothing more comes.
+    pub fn finish(mut self) -> Vec<u8> {
+        let Some(patterns) = self.mask.0.clone() else { return Vec::new() };
+        let all = self.held.len();
+        self.release(&patterns, all)
+    }
+
+    /// Gives out what is before `keep_from`.
+    fn release(&mut self, patterns: &Patterns, keep_from: usize) -> Vec<u8> {
+        let mut shown = Vec::with_capacity(keep_from);
+        let mut from = 0;
+        let mut occurrences = patterns.occurrences(&self.held);
+        if self.covered > 0 {
+            // The occurrence that was given out goes on with whatever overlaps it.
+            let mut end = self.covered;
+            occurrences.retain(|it| {
+                let joined = it.start < end;
+                if joined {
+                    end = end.max(it.end);
+                }
+                !joined
+            });
+            from = end;
+        }
+        for Range { start, end } in occurrences {
+            if start >= keep_from {
+                break;
+            }
+            shown.extend_from_slice(&self.held[from..start]);
+            shown.extend_from_slice(HIDDEN.as_bytes());
+            from = end;
+        }
+        if from < keep_from {
+            shown.extend_from_slice(&self.held[from..keep_from]);
+        }
+        self.covered = from.saturating_sub(keep_from);
+        self.held.drain(..keep_from);
+        shown
+    }
+}
+
+impl Patterns {
+    /// Where something is to be hidden: in order, overlapping ones joined.
+    fn occurrences(&self, text: &[u8]) -> Vec<Range<usize>> {
+        let mut joined: Vec<Range<usize>> = Vec::new();
+        // Found in the order of their ends.
+        for found in self.finder.find_overlapping_iter(text) {
+            let mut found = found.range();
+            while let Some(last) = joined.last()
+                && last.end > found.start
+            {
+                found.start = found.start.min(last.start);
+                joined.pop();
+            }
+            joined.push(found);
+        }
+        joined
+    }
+
+    /// How much of the end of `text` may be the beginning of a value.
+    fn open_end(&self, text: &[u8]) -> usize {
+        let longest = self.texts.iter().map(Vec::len).max().unwrap_or(0).saturating_sub(1).min(text.len());
+        let begins = |length: &usize| {
+            let end = &text[text.len() - length..];
+            self.texts.iter().any(|pattern| pattern.len() > *length && pattern.starts_with(end))
+        };
+        (1..=longest).rev().find(begins).unwrap_or(0)
+    }
+}
+
+fn add_forms(value: &str, texts: &mut BTreeSet<String>) {
+    let value = value.trim_matches(['\r', '\n']);
+    let plain_number = value.len() <= PLAIN_DIGITS && value.bytes().all(|byte| byte.is_ascii_digit());
+    if value.len() < SHORTEST || plain_number || WORDS.iter().any(|word| word.eq_ignore_ascii_case(value)) {
+        return;
+    }
+    // Keys and certificates are repeated with something before each line.
+    let lines = value.lines().filter(|line| line.len() >= SHORTEST_PART && *line != value);
+    for text in std::iter::once(value).chain(lines) {
+        texts.insert(text.to_owned());
+        let json = serde_json::Value::from(text).to_string();
+        texts.insert(json[1..json.len() - 1].to_owned());
+        texts.insert(percent_encoded(text));
+    }
+    texts.extend(base64_forms(value.as_bytes()).filter(|form| form.len() >= SHORTEST_PART));
+}
+
+/// As in a query or in the user part of a URL.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+/// What every base64 text has in it that has the value in it, in either alphabet: the value may begin at any of three
+/// places in a group, and its first and last digits may carry bits of its neighbours.
+fn base64_forms(value: &[u8]) -> impl Iterator<Item = String> {
+    (0..3_usize).flat_map(move |before| {
+        let mut bytes = vec![0; before];
+        bytes.extend_from_slice(value);
+        [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|alphabet| {
+            let text = alphabet.encode(&bytes);
+            let first = (before * 8).div_ceil(6);
+            let last = bytes.len() * 8 / 6;
+            text[first..last].to_owned()
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::engine::general_purpose::STANDARD;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(values: &[&str], text: &str, expected: &str) {
+        let mask = Mask::new(values);
+        assert_eq!(mask.mask(text), expected);
+    }
+
+    #[test]
+    fn values_are_hidden_wherever_they_stand() {
+        check(&["hunter22"], "pw=hunter22, again hunter22!", "pw=***, again ***!");
+        check(&["secret", "secretlonger"], "a secretlonger b secret", "a *** b ***");
+        check(&["abcdef", "defghi"], "xabcdefghix", "x***x");
+        check(&["schlüssel"], "der schlüssel ä", "der *** ä");
+        check(&[], "nothing", "nothing");
+    }
+
+    #[test]
+    fn what_is_short_or_common_stays() {
+        check(
+            &["3000", "abc", "true", "Production", ""],
+            "abc on 3000: true in production",
+            "abc on 3000: true in production",
+        );
+        check(&["1234567"], "n=1234567", "n=***");
+    }
+
+    #[test]
+    fn other_forms_are_hidden_too() {
+        let value = "pa\"ss w/ö\\rd";
+        let mask = Mask::new([value]);
+        let json = serde_json::json!({ "env": value, value: [value] });
+        assert_eq!(mask.mask(&json.to_string()), r#"{"env":"***","***":["***"]}"#);
+        let mut masked = json;
+        mask.mask_json(&mut masked);
+        assert_eq!(masked.to_string(), r#"{"env":"***","***":["***"]}"#);
+        assert_eq!(mask.mask("x=pa%22ss%20w%2F%C3%B6%5Crd&y"), "x=***&y");
+        let basic = STANDARD.encode(format!("user:{value}"));
+        assert!(mask.mask(&basic).contains(HIDDEN), "{basic}");
+        let key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\n-----END KEY-----\n";
+        check(&[key], "  1 MIIEvQIBADANBg\n  2 kqhkiG9w0BAQEF", "  1 ***\n  2 ***");
+    }
+
+    #[test]
+    fn debug_shows_no_value() {
+        let mask = Mask::new(["hunter22"]);
+        assert!(!format!("{mask:?} {:?}", mask.stream()).contains("hunter"));
+    }
+
+    /// Texts of few letters, so that values overlap themselves and one another.
+    fn tight() -> impl Strategy<Value = String> {
+        proptest::collection::vec(prop_oneof![Just('a'), Just('b'), Just('é'), Just('"')], 0..60)
+            .prop_map(|letters| letters.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_is_left(values in proptest::collection::vec("[ab\u{e9}\"]{4,9}", 1..4), text in tight()) {
+            let masked = Mask::new(&values).mask(&text).into_owned();
+            for value in &values {
+                prop_assert!(!masked.contains(value.as_str()), "{value:?} is in {masked:?}");
+            }
+        }
+
+        #[test]
+        fn pieces_give_what_the_whole_gives(
+            values in proptest::collection::vec("[ab\u{e9}\"]{4,9}", 0..4),
+            text in tight(),
+            cuts in proptest::collection::vec(0_usize..8, 0..40),
+        ) {
+            let mask = Mask::new(&values);
+            let mut stream = mask.stream();
+            let (mut shown, mut rest) = (Vec::new(), text.as_bytes());
+            for cut in cuts {
+                let (piece, more) = rest.split_at(cut.min(rest.len()));
+                shown.extend(stream.push(piece));
+                rest = more;
+            }
+            shown.extend(stream.push(rest));
+            shown.extend(stream.finish());
+            prop_assert_eq!(String::from_utf8(shown).expect("whole characters"), mask.mask(&text));
+        }
+
+        #[test]
+        fn base64_is_known_wherever_the_value_begins(before in ".{0,8}", value in "[a-zA-Z0-9+/=_-]{10,40}", after in ".{0,8}") {
+            let mask = Mask::new([&value]);
+            for text in [STANDARD.encode(format!("{before}{value}{after}")), URL_SAFE_NO_PAD.encode(format!("{before}{value}{after}"))] {
+                prop_assert!(mask.mask(&text).contains(HIDDEN), "{text}");
+            }
+        }
+    }
+}

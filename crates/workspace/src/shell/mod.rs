@@ -1,0 +1,137 @@
+//! Scripts and commands of ours in a sandbox, as its own user: run to their end, with the last of what they say, and found
+//! again when nobody waits for them any more.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use sdk::{Command, CommandError, Exit, Output, Sandbox};
+
+/// Directory for what we keep in a sandbox beside the project.
+pub(crate) const STATE_DIRECTORY: &str = "/home/user/.sandbar";
+/// Carried by what we start, and by what that starts.
+const MARK: &str = "SANDBAR_TASK";
+const END: &str = include_str!("end.sh");
+/// Two times five seconds of waiting, on a machine that is busy.
+const END_DEADLINE: Duration = Duration::from_secs(60);
+
+/// For what a process was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    SetUp,
+    DevServer,
+}
+
+impl Mark {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::SetUp => "setup",
+            Self::DevServer => "devserver",
+        }
+    }
+
+    /// The command, so that it can be found by [`end`].
+    pub(crate) fn on(self, command: Command) -> Command {
+        command.env(MARK, self.as_str())
+    }
+
+    /// What stands in the command line of processes that cannot carry a mark.
+    fn text(self) -> &'static str {
+        match self {
+            Self::SetUp => STAGE,
+            Self::DevServer => "",
+        }
+    }
+}
+
+/// How directories begin in which a clone is made. Git is started by the client, which gives it no mark.
+pub(crate) const STAGE: &str = "/home/user/.sandbar/clone.";
+
+/// What the end of processes may fail with.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EndError {
+    #[error("processes of an earlier attempt could not be ended: {0}")]
+    StillRunning(String),
+    #[error(transparent)]
+    Command(#[from] CommandError),
+}
+
+/// Ends everything that carries the mark.
+pub(crate) async fn end(sandbox: &Sandbox, mark: Mark) -> Result<(), EndError> {
+    let wanted = format!("{MARK}={}", mark.as_str());
+    let command = script(END, [wanted]).env("SANDBAR_END", mark.text()).timeout(END_DEADLINE);
+    let output = sandbox.commands().run(command).await?;
+    if output.success() { Ok(()) } else { Err(EndError::StillRunning(tail_of(&output))) }
+}
+
+/// A bash script with its arguments.
+pub(crate) fn script<A: Into<String>>(text: &str, arguments: impl IntoIterator<Item = A>) -> Command {
+    let arguments = ["-c", text, "sandbar"].map(str::to_owned).into_iter().chain(arguments.into_iter().map(Into::into));
+    Command::exec("/bin/bash", arguments)
+}
+
+/// Runs a command to its end and keeps the last of what it says.
+pub(crate) async fn run_to_end(sandbox: &Sandbox, command: Command) -> Result<(Exit, String), CommandError> {
+    let mut tail = Tail::default();
+    let exit = sandbox.commands().run_with(command, |chunk| tail.push(chunk.bytes())).await?;
+    Ok((exit, tail.text()))
+}
+
+/// The last of what a script said, errors after the rest.
+pub(crate) fn tail_of(output: &Output) -> String {
+    let mut tail = Tail::default();
+    tail.push(&output.stdout);
+    tail.push(&output.stderr);
+    tail.text()
+}
+
+/// For an error that has something to add.
+pub(crate) fn after_colon(tail: &str) -> String {
+    if tail.is_empty() { String::new() } else { format!(":\n{tail}") }
+}
+
+/// The end of an output.
+#[derive(Debug, Default)]
+pub(crate) struct Tail(VecDeque<u8>);
+
+impl Tail {
+    /// Two screens of a terminal.
+    const MOST: usize = 4 * 1024;
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(Self::MOST)..];
+        let surplus = (self.0.len() + bytes.len()).saturating_sub(Self::MOST);
+        self.0.drain(..surplus);
+        self.0.extend(bytes);
+    }
+
+    /// As text, beginning with a whole line where something was dropped.
+    pub(crate) fn text(&self) -> String {
+        let bytes: Vec<u8> = self.0.iter().copied().collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let whole = match text.split_once('\n') {
+            Some((_, rest)) if self.0.len() == Self::MOST && !rest.is_empty() => rest,
+            _ => &text,
+        };
+        whole.trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_is_the_last_whole_lines() {
+        let mut tail = Tail::default();
+        for number in 0..2_000 {
+            tail.push(format!("line {number}\n").as_bytes());
+        }
+        let text = tail.text();
+        assert!(text.len() <= Tail::MOST && text.starts_with("line ") && text.ends_with("line 1999"), "{text}");
+        let mut tail = Tail::default();
+        tail.push("short\n".as_bytes());
+        assert_eq!(tail.text(), "short");
+        tail.push("é".repeat(10_000).as_bytes());
+        assert!(tail.text().len() <= Tail::MOST + 4);
+    }
+}
