@@ -43,12 +43,14 @@ pub use commands::{
 };
 pub use config::ConfigError;
 pub use control::{
-    Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, Look, NewSnapshot, Order, Pause,
-    PauseOutcome, Resume, SandboxError, SandboxPage, SnapshotQuery, TimeRange,
+    Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, Look, NewSnapshot, Order, Pause, PauseOutcome,
+    Resume, SandboxError, SandboxPage, SnapshotQuery, TimeRange,
 };
 pub use control::{secrets, templates, volumes};
 pub use error::CallError;
-pub use files::{Entry, EntryKind, Expiry, FileError, FileEvent, FileEventKind, FileEvents, FileStream, Files, Watch};
+pub use files::{
+    Entry, EntryKind, Expiry, FileError, FileEvent, FileEventKind, FileEvents, FileStream, Files, OnlyOver, Watch,
+};
 pub use git::{
     Author, Branches, ChangeKind, CloneOptions, Credentials, Git, GitChange, GitError, GitScope, GitStatus, Pull, Push,
 };

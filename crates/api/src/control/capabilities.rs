@@ -25,7 +25,10 @@ pub(super) fn list(app: &App) -> Response<Body> {
         "maxTimeout": config.max_timeout_seconds,
         "maxProcesses": config.pids,
     });
-    let capabilities = BTreeMap::from([("createResources".to_owned(), resources), ("limits".to_owned(), limits)]);
+    // `PUT /files` with `If-Match` or `If-None-Match`: whole or not at all, and only over what the client saw.
+    let replacing = json!({ "conditions": ["sha256", "absent"] });
+    let capabilities = [("createResources", resources), ("limits", limits), ("replaceFiles", replacing)];
+    let capabilities = BTreeMap::from(capabilities.map(|(name, value)| (name.to_owned(), value)));
     let answer =
         Capabilities { server: "sandbar".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), capabilities };
     body::json(StatusCode::OK, &answer)

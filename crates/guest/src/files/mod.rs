@@ -9,6 +9,7 @@ mod kind;
 pub(crate) mod metadata;
 mod multipart;
 mod range;
+mod replace;
 mod upload;
 mod writer;
 

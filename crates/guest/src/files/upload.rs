@@ -1,4 +1,5 @@
-//! `POST /files`: one file as plain bytes, or many as a form, both straight to disk.
+//! `POST /files`: one file as plain bytes, or many as a form, both straight to disk. `PUT /files`: one file that replaces
+//! another.
 //!
 //! ```text
 //! socket -> batch -> (gunzip) -> (multipart) -> file        one batch is written while the next one arrives
@@ -13,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use protocol::envd::WrittenFile;
@@ -23,6 +24,7 @@ use tokio::time::timeout;
 
 use super::metadata::{self, Metadata};
 use super::multipart::{self, Malformed, Met, Multipart};
+use super::replace::{Condition, Draft};
 use super::writer::FileWriter;
 use super::{BATCH, resolve, user_of};
 use crate::http::{HttpError, Query, Reply, check_files, json};
@@ -39,7 +41,7 @@ pub(crate) async fn upload(guest: &Arc<Guest>, request: Request<Incoming>) -> Re
     let (head, mut body) = request.into_parts();
     let query = Query::of(&head.uri);
     let plan = check_files(guest, &head.headers, &query, Operation::Write)
-        .and_then(|()| Upload::plan(guest, &head.headers, &query));
+        .and_then(|()| Upload::plan(guest, &head.method, &head.headers, &query));
     let written = match plan {
         Ok(upload) => receive(upload, &mut body).await,
         Err(refusal) => Err(refusal),
@@ -57,10 +59,10 @@ async fn receive(upload: Upload, body: &mut Incoming) -> Result<Vec<WrittenFile>
     let mut upload = upload;
     loop {
         let last = batch.last;
-        let job = work::start(move || upload.take(batch));
         if last {
-            return interrupted(job.await)?.and_then(Upload::finish);
+            return interrupted(work::start(move || upload.take(batch).and_then(Upload::finish)).await)?;
         }
+        let job = work::start(move || upload.take(batch));
         let (taken, next) = tokio::join!(job, gather(body));
         upload = interrupted(taken)??;
         batch = next?;
@@ -100,21 +102,25 @@ enum Upload {
 }
 
 impl Upload {
-    fn plan(guest: &Arc<Guest>, headers: &HeaderMap, query: &Query) -> Result<Self, HttpError> {
+    fn plan(guest: &Arc<Guest>, method: &Method, headers: &HeaderMap, query: &Query) -> Result<Self, HttpError> {
+        let condition = if method == Method::PUT { Some(Condition::of(headers)?) } else { None };
         let user = user_of(guest, query)?;
         let metadata = metadata::of_request(headers)?;
         let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let destination = Destination { guest: Arc::clone(guest), user, metadata };
         let path = query.given("path").map(str::to_owned);
         let target = match content_type.split(';').next().map(|kind| kind.trim().to_ascii_lowercase()).as_deref() {
-            Some("multipart/form-data") => {
+            Some("multipart/form-data") if condition.is_none() => {
                 let boundary = multipart::boundary(content_type)
                     .ok_or_else(|| HttpError::bad_request("the content type names no multipart boundary"))?;
                 Target::Form { parser: Multipart::new(&boundary), files: Box::new(Files::new(destination, path)) }
             }
             Some("application/octet-stream") => {
                 let path = path.ok_or_else(|| HttpError::bad_request("the query parameter 'path' is required"))?;
-                Target::File { destination, path, writer: None }
+                match condition {
+                    None => Target::File { destination, path, writer: None },
+                    Some(condition) => Target::Replacement { destination, path, condition, draft: None },
+                }
             }
             _ => return Err(HttpError::bad_request(format!("unsupported content type: '{content_type}'"))),
         };
@@ -200,6 +206,13 @@ enum Target {
         path: String,
         writer: Option<FileWriter>,
     },
+    /// Written beside the file it is for until it is whole.
+    Replacement {
+        destination: Destination,
+        path: String,
+        condition: Condition,
+        draft: Option<(FileWriter, Draft)>,
+    },
     Form {
         parser: Multipart,
         files: Box<Files>,
@@ -209,6 +222,13 @@ enum Target {
 impl Target {
     fn take(&mut self, bytes: &[u8]) -> Result<(), HttpError> {
         match self {
+            Self::Replacement { destination, path, draft, .. } => {
+                let (writer, _) = match draft {
+                    Some(draft) => draft,
+                    None => draft.insert(draft_of(destination, path)?),
+                };
+                writer.write(bytes)
+            }
             Self::File { destination, path, writer } => {
                 let writer = match writer {
                     Some(writer) => writer,
@@ -229,6 +249,17 @@ impl Target {
                 };
                 Ok(vec![writer.finish(&destination.metadata)?])
             }
+            Self::Replacement { destination, path, condition, draft } => {
+                let (writer, draft) = match draft {
+                    Some(draft) => draft,
+                    None => draft_of(&destination, &path)?,
+                };
+                let mut written = writer.finish(&destination.metadata)?;
+                let path = draft.place(&condition)?;
+                written.name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                written.path = path.to_string_lossy().into_owned();
+                Ok(vec![written])
+            }
             Self::Form { parser, files } => {
                 parser.finish()?;
                 Ok(files.written)
@@ -239,6 +270,11 @@ impl Target {
 
 fn create(destination: &Destination, path: &str) -> Result<FileWriter, HttpError> {
     destination.create(resolve(&destination.guest, &destination.user, path)?)
+}
+
+fn draft_of(destination: &Destination, path: &str) -> Result<(FileWriter, Draft), HttpError> {
+    let draft = Draft::beside(&resolve(&destination.guest, &destination.user, path)?);
+    Ok((destination.create(draft.path.clone())?, draft))
 }
 
 impl From<Malformed> for HttpError {

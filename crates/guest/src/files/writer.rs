@@ -109,11 +109,11 @@ pub(crate) fn make_directories(path: &Path, user: &User) -> io::Result<()> {
     Ok(())
 }
 
-fn not_regular(path: &Path) -> HttpError {
+pub(super) fn not_regular(path: &Path) -> HttpError {
     HttpError::bad_request(format!("path is not a regular file: {}", path.display()))
 }
 
-fn write_error(path: &Path, error: &io::Error) -> HttpError {
+pub(super) fn write_error(path: &Path, error: &io::Error) -> HttpError {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => {
             HttpError::new(StatusCode::INSUFFICIENT_STORAGE, "not enough disk space available")

@@ -139,7 +139,7 @@ impl Face {
                 return Ok(reply);
             }
             (_, "/files") if is_read => return files::download(guest, &request).await,
-            (&Method::POST, "/files") => return files::upload(guest, request).await,
+            (&Method::POST | &Method::PUT, "/files") => return files::upload(guest, request).await,
             _ => access::check_token(guest, request.headers())?,
         }
         match (request.method(), path) {

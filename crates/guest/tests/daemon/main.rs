@@ -6,3 +6,4 @@ mod files;
 mod filesystem;
 mod limit;
 mod process;
+mod replace;

@@ -21,6 +21,9 @@ pub enum FileError {
     /// Read as text, and it is none from this byte on. [`super::Files::read`] gives the bytes.
     #[error("{path:?} in sandbox {id} is not UTF-8 from byte {at} on; read its bytes instead")]
     NotText { id: SandboxId, path: String, at: usize },
+    /// Another content is there than the one that was to be replaced. Nothing was done.
+    #[error("{path:?} in sandbox {id} has changed")]
+    Changed { id: SandboxId, path: String },
     /// The sandbox's disk is full.
     #[error("no space is left for {path:?} in sandbox {id}")]
     NoSpace { id: SandboxId, path: String },

@@ -5,6 +5,7 @@ mod entry;
 mod error;
 mod list;
 mod read;
+mod replace;
 mod url;
 mod watch;
 mod write;
@@ -16,6 +17,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_e
 pub use entry::{Entry, EntryKind};
 pub use error::FileError;
 pub use read::FileStream;
+pub use replace::OnlyOver;
 pub use url::Expiry;
 pub use watch::{FileEvent, FileEventKind, FileEvents, Watch};
 

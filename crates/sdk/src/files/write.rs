@@ -20,7 +20,7 @@ use super::error::FileError;
 use crate::transport::{Call, Failure, Repeat, read_json};
 use crate::version::Feature;
 
-const PLAIN: &str = "application/octet-stream";
+pub(super) const PLAIN: &str = "application/octet-stream";
 /// Files whose names no form can carry are sent by themselves, so many at a time.
 const AT_ONCE: usize = 8;
 
@@ -219,7 +219,7 @@ impl Files<'_> {
     }
 }
 
-fn first(written: Vec<WrittenFile>, call: &Call) -> Result<WrittenFile, FileError> {
+pub(super) fn first(written: Vec<WrittenFile>, call: &Call) -> Result<WrittenFile, FileError> {
     let first = written.into_iter().next();
     first.ok_or_else(|| call.misunderstood("it names no file".into()).into())
 }
