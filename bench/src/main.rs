@@ -6,6 +6,7 @@
 mod baseline;
 mod http;
 mod measure;
+mod remote;
 mod report;
 mod sandbox;
 mod server;
@@ -45,7 +46,8 @@ struct Args {
     /// Keep the figures and the method in this file.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Only the measurements whose name contains this: create, run, transfer, pause, clients, tools, density.
+    /// Only the measurements whose name contains this: create, run, transfer, pause, clients, tools, snapshots,
+    /// density.
     #[arg(long, default_value = "")]
     only: String,
 }

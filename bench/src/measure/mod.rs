@@ -4,6 +4,7 @@ mod clients;
 mod commands;
 mod density;
 mod pause;
+mod snapshots;
 mod tools;
 mod transfer;
 
@@ -26,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) client_files: usize,
     pub(crate) tool_rounds: usize,
     pub(crate) tree_files: usize,
+    pub(crate) snapshot_rounds: usize,
+    pub(crate) snapshot_files: usize,
 }
 
 impl Plan {
@@ -43,6 +46,8 @@ impl Plan {
             client_files: 1000,
             tool_rounds: 10,
             tree_files: 50_000,
+            snapshot_rounds: 3,
+            snapshot_files: 10_000,
         }
     }
 
@@ -60,6 +65,8 @@ impl Plan {
             client_files: 200,
             tool_rounds: 3,
             tree_files: 5_000,
+            snapshot_rounds: 1,
+            snapshot_files: 400,
         }
     }
 }
@@ -107,13 +114,14 @@ type Step = fn(&Server, &Plan) -> anyhow::Result<Vec<Row>>;
 
 /// Runs the measurements whose name contains `only`, in an order that keeps the memory figure last.
 pub(crate) fn all(server: &Server, plan: &Plan, only: &str) -> anyhow::Result<Vec<Row>> {
-    let steps: [(&str, Step); 7] = [
+    let steps: [(&str, Step); 8] = [
         ("create", commands::create),
         ("run", commands::warm),
         ("transfer", transfer::transfer),
         ("pause", pause::pause),
         ("clients", clients::clients),
         ("tools", tools::tools),
+        ("snapshots", snapshots::snapshots),
         ("density", density::density),
     ];
     let mut rows = Vec::new();

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use browser::{Browser, BrowserConfig, CaptureRequest, Origin, Upstream};
-use sdk::{Client, Command, Create, Sandbox};
+use sdk::{Command, Create, Sandbox};
 use serde_json::{Value, json};
 use tools::{SandboxToolDispatcher, ToolDispatcher};
 
 use super::{Plan, Row, Target};
+use crate::remote::{self, run};
 use crate::server::Server;
 use crate::stats::{Samples, millis};
 
@@ -24,14 +25,11 @@ for number in range(int(sys.argv[1])):
 "#;
 const PAGE: &str =
     "<!doctype html><title>Bench</title><body style='font: 2em sans-serif'><h1>A page</h1><p>Nothing moves here.";
-const LONG: Duration = Duration::from_secs(120);
 
 pub(crate) fn tools(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let url = format!("http://{}", server.address);
-        let client = Client::builder().ignore_environment().api_key(server.key.as_str());
-        let client = client.api_url(&url).sandbox_url(&url).build()?;
+        let client = remote::client(server)?;
         let create = Create::default().timeout(Duration::from_secs(900)).memory_mb(2048);
         let sandbox = client.create(create).await?;
         let measured = all(&sandbox, plan).await;
@@ -55,12 +53,6 @@ async fn call(tools: &SandboxToolDispatcher, name: &str, input: Value) -> anyhow
     let result = tools.dispatch(name, input).await;
     ensure!(!result.is_error, "{name} failed: {}", result.text());
     Ok(result.text())
-}
-
-async fn run(sandbox: &Sandbox, command: Command) -> anyhow::Result<String> {
-    let output = sandbox.commands().run(command.timeout(LONG)).await?;
-    ensure!(output.success(), "a command of the measurement failed: {}", output.stderr_text());
-    Ok(output.stdout_text().into_owned())
 }
 
 /// Does two things alternately; the first round of each is left out.
