@@ -275,7 +275,7 @@ impl WorkspaceConfig {
         }
         if let Some(url) = &self.objects.url {
             let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-            if !["file", "s3"].contains(&scheme) {
+            if !["file", "s3", "memory"].contains(&scheme) {
                 return Err(mistake("objects.url", format!("`{url}` is neither file:///DIR nor s3://BUCKET")));
             }
         }

@@ -66,6 +66,52 @@ points! {
     RestoreVerified = "restore.verified",
     /// They have taken the place of the old ones.
     RestoreSwapped = "restore.swapped",
+    /// Nobody comes in any more.
+    HandoverFenced = "handover.fenced",
+    /// The files are in a snapshot.
+    HandoverSaved = "handover.saved",
+    /// The record says that the workspace is between two sandboxes.
+    HandoverRecorded = "handover.recorded",
+    /// The plan has no room for two, and the old one is gone.
+    HandoverOldEndedFirst = "handover.old_ended_first",
+    /// There is a successor of which nothing is written.
+    HandoverMade = "handover.made",
+    /// The record names the successor.
+    HandoverNoted = "handover.noted",
+    /// It has the files.
+    HandoverRestored = "handover.restored",
+    /// What is declared to run runs in it.
+    HandoverServed = "handover.served",
+    /// It is the workspace's sandbox; the old one still lives.
+    HandoverSwapped = "handover.swapped",
+    /// The old one is gone, and the record still names it.
+    HandoverTornDown = "handover.torn_down",
+    /// What a handover that broke off left is known and not yet ended.
+    HandoverSettled = "handover.settled",
+    /// Nobody comes in any more.
+    PauseFenced = "pause.fenced",
+    /// The files are in a snapshot.
+    PauseSaved = "pause.saved",
+    /// The sandbox is paused, and the record does not say so.
+    PausePaused = "pause.paused",
+    /// The record says so.
+    PauseNoted = "pause.noted",
+    /// The sandbox runs again, and the record does not say so.
+    ResumeConnected = "resume.connected",
+    /// The record says so; nothing that is declared runs yet.
+    ResumeNoted = "resume.noted",
+    /// The record exists; there is no sandbox.
+    CreateRecorded = "create.recorded",
+    /// There is a sandbox of which nothing is written.
+    CreateMade = "create.made",
+    /// The record names it.
+    CreateNoted = "create.noted",
+    /// Nothing is left to be done but to say so.
+    CreateSetUp = "create.set_up",
+    /// The files are in a snapshot.
+    DestroySaved = "destroy.saved",
+    /// There is no sandbox any more; the record still names it.
+    DestroyEnded = "destroy.ended",
 }
 
 #[cfg(feature = "faults")]

@@ -3,17 +3,32 @@
 //! Knows the client and nothing of how sandboxes are made, of tools, browsers or HTTP servers.
 #![forbid(unsafe_code)]
 
+mod building;
+mod chain;
+pub mod clock;
 pub mod config;
 pub mod devserver;
+pub mod events;
 pub mod faults;
+mod house;
 pub mod ledger;
 pub mod mask;
 mod name;
 pub mod phase;
 pub mod provider;
 pub mod records;
+mod settings;
 pub mod setup;
 mod shell;
 pub mod snapshot;
+mod workspace;
+mod workspaces;
 
+pub use building::BuildError;
+pub use house::Parts;
 pub use name::{InvalidName, ProviderName, WorkspaceName};
+pub use settings::Settings;
+pub use workspace::{
+    HandedOver, OpenError, Pass, PhaseCommit, SetupError, Unavailable, Unsaved, Workspace, WorkspaceError,
+};
+pub use workspaces::{Created, Orphan, WorkspaceView, Workspaces};

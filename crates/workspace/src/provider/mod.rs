@@ -15,6 +15,7 @@ use serde::Serialize;
 
 pub use breaker::{Admission, Breaker};
 pub use local::{LocalEndpoint, LocalServer, NoLocalServer};
+pub(crate) use orchestrator::CREATION;
 pub use orchestrator::{CreateRequest, Orchestrator, OrchestratorError, Placed, Skipped};
 pub use plan::{Plan, PlanReached, Price};
 pub use resources::{Resources, ResourcesRefused};

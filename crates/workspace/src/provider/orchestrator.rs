@@ -19,13 +19,17 @@ use uuid::Uuid;
 
 use super::breaker::Admission;
 use super::resources::{Resources, ResourcesRefused, Sizing};
-use super::{ANSWER_TIME, Limits, Provider};
+use super::{ANSWER_TIME, Limits, PlanReached, Provider};
 use crate::config::{Mistake, Variables, WorkspaceConfig};
 use crate::ledger::months;
 use crate::name::ProviderName;
 use crate::provider::LocalServer;
 use crate::records::{Creation, Interval, Payer, Records, RecordsError, Size, UsageQuery};
 
+/// The metadata by which a sandbox is known to be in our books.
+pub(crate) const CREATION: &str = "sandbar.creation";
+/// A service that is full may ask for more; another one is asked instead.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Writers of one provider's health that may get in between.
 const HEALTH_TRIES: u32 = 5;
 
@@ -47,6 +51,8 @@ pub struct CreateRequest {
     pub lifetime: Duration,
     /// Only this one: a run stays where it is unless it is moved.
     pub provider: Option<ProviderName>,
+    /// Asked before all others; those follow in their order.
+    pub prefer: Option<ProviderName>,
     pub payer: Payer,
 }
 
@@ -158,7 +164,11 @@ impl Orchestrator {
     pub async fn create(&self, request: &CreateRequest) -> Result<Placed, OrchestratorError> {
         let candidates: Vec<&Provider> = match &request.provider {
             Some(name) => vec![self.provider(name)?],
-            None => self.providers.iter().collect(),
+            None => {
+                let preferred = |provider: &&Provider| Some(provider.name()) == request.prefer.as_ref();
+                let (first, others): (Vec<_>, Vec<_>) = self.providers.iter().partition(preferred);
+                first.into_iter().chain(others).collect()
+            }
         };
         let mut skipped = Vec::new();
         for provider in candidates {
@@ -176,17 +186,29 @@ impl Orchestrator {
         Err(OrchestratorError::NobodyCould { skipped })
     }
 
-    async fn try_one(&self, provider: &Provider, request: &CreateRequest) -> Result<Outcome, OrchestratorError> {
-        if let Some(unusable) = provider.unusable() {
-            return Ok(Outcome::Next(unusable.to_string()));
-        }
+    /// Whether the plan of a provider has room for one more sandbox.
+    ///
+    /// # Errors
+    /// The records cannot be read, or there is no such provider.
+    pub async fn room(&self, provider: &ProviderName) -> Result<Result<(), PlanReached>, OrchestratorError> {
+        Ok(self.admits(self.provider(provider)?).await?)
+    }
+
+    async fn admits(&self, provider: &Provider) -> Result<Result<(), PlanReached>, RecordsError> {
         let query = UsageQuery {
             since: Some(months::this(Timestamp::now()).from),
             project: None,
             provider: Some(provider.name().clone()),
         };
         let used = self.records.usage(&query).await?;
-        if let Err(reached) = provider.plan().admits(&used, Timestamp::now()) {
+        Ok(provider.plan().admits(&used, Timestamp::now()))
+    }
+
+    async fn try_one(&self, provider: &Provider, request: &CreateRequest) -> Result<Outcome, OrchestratorError> {
+        if let Some(unusable) = provider.unusable() {
+            return Ok(Outcome::Next(unusable.to_string()));
+        }
+        if let Err(reached) = self.admits(provider).await? {
             return Ok(Outcome::Next(reached.to_string()));
         }
         if let Some(LeftAlone { until, reason }) = self.left_alone(provider.name()).await? {
@@ -243,7 +265,10 @@ impl Orchestrator {
             sandbox: None,
         };
         self.records.begin_creation(&creation).await?;
-        let sandbox = match client.create(create.idempotency_key(creation.id.simple().to_string())).await {
+        let key = creation.id.simple().to_string();
+        let create = create.metadata(CREATION, &key).idempotency_key(&key);
+        // Others can be asked, so that nobody waits for a service that wants to be asked later.
+        let sandbox = match client.waiting_at_most(LONGEST_WAIT).create(create).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 if certainly_not_made(&error) {

@@ -2,13 +2,14 @@
 //! the template.
 
 use sdk::{CallError, Client, Create};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::config::ResourcesConfig;
 use crate::name::ProviderName;
 
 /// Sizes that are wanted; what is absent is left to the provider.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     pub cpu_count: Option<u32>,
     pub memory_mb: Option<u32>,

@@ -48,16 +48,8 @@ impl DatabaseRecords {
     /// # Errors
     /// It cannot be reached, or is not what the URL says.
     pub async fn open(url: &Secret) -> Result<Self, RecordsError> {
-        let options = match url.expose().strip_prefix("sqlite://") {
-            Some(path) => {
-                let path = PathBuf::from(path);
-                make_private(&path).map_err(cannot("make a private file for"))?;
-                sqlite(path)
-            }
-            None => postgres(url),
-        };
-        let database = Database::connect(options).await.map_err(cannot("open"))?;
-        migrate(&database).await?;
+        let database = connect(url).await?;
+        migrate::<Migrator>(&database).await?;
         Ok(Self { database })
     }
 
@@ -65,6 +57,23 @@ impl DatabaseRecords {
     pub async fn close(self) -> Result<(), RecordsError> {
         self.database.close().await.map_err(cannot("close"))
     }
+}
+
+/// Opens the database that a URL names as [`DatabaseRecords::open`] does, for other parts that keep tables of their own
+/// beside these.
+///
+/// # Errors
+/// It cannot be reached, or is not what the URL says.
+pub async fn connect(url: &Secret) -> Result<DatabaseConnection, RecordsError> {
+    let options = match url.expose().strip_prefix("sqlite://") {
+        Some(path) => {
+            let path = PathBuf::from(path);
+            make_private(&path).map_err(cannot("make a private file for"))?;
+            sqlite(path)
+        }
+        None => postgres(url),
+    };
+    Database::connect(options).await.map_err(cannot("open"))
 }
 
 fn sqlite(path: PathBuf) -> ConnectOptions {
@@ -94,10 +103,14 @@ fn postgres(url: &Secret) -> ConnectOptions {
     options
 }
 
-async fn migrate(database: &DatabaseConnection) -> Result<(), RecordsError> {
+/// Brings tables to their newest form. Whoever shares a database has a migration table of their own.
+///
+/// # Errors
+/// The database refuses, also when asked again.
+pub async fn migrate<M: MigratorTrait>(database: &DatabaseConnection) -> Result<(), RecordsError> {
     let mut tries = 1;
     loop {
-        match Migrator::up(database, None).await {
+        match M::up(database, None).await {
             Ok(()) => return Ok(()),
             Err(error) if tries == MIGRATION_TRIES => return Err(cannot("migrate")(error)),
             Err(_) => {}

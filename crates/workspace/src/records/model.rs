@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use sdk::{SandboxId, Secret};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::ledger::Usd;
 use crate::name::{ProviderName, WorkspaceName};
+use crate::snapshot::ProjectId;
 
 /// A workspace, as it must be known to the process that comes after this one.
 #[derive(Clone, PartialEq)]
 pub struct WorkspaceRecord {
     pub name: WorkspaceName,
     /// Whose snapshots are its own.
-    pub project: String,
+    pub project: ProjectId,
     /// Where it runs, and stays unless it is moved.
     pub provider: ProviderName,
     /// The sandbox it is in; none while there is none.
@@ -91,7 +92,7 @@ pub struct Lease {
 }
 
 /// How big a sandbox is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Size {
     pub cpu_count: u32,
     pub memory_mb: u32,

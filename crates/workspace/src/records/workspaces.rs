@@ -176,7 +176,7 @@ fn to_row(record: &WorkspaceRecord) -> Result<workspace::Model, Damage> {
     let env: BTreeMap<&str, &str> = env.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
     Ok(workspace::Model {
         name: name.to_string(),
-        project: project.clone(),
+        project: project.to_string(),
         provider: provider.to_string(),
         sandbox: sandbox.as_ref().map(ToString::to_string),
         state: state.as_str().to_owned(),
@@ -195,7 +195,7 @@ fn from_row(row: workspace::Model) -> Result<WorkspaceRecord, Damage> {
     let env: BTreeMap<String, String> = serde_json::from_str(&row.env)?;
     Ok(WorkspaceRecord {
         name: row.name.parse()?,
-        project: row.project,
+        project: row.project.parse()?,
         provider: row.provider.parse()?,
         sandbox: row.sandbox.map(|id| id.parse()).transpose()?,
         state: known.ok_or_else(|| format!("unknown state `{}`", row.state))?,

@@ -103,6 +103,22 @@ impl Snapshots {
         Ok(listed)
     }
 
+    /// How much the store keeps for a project: archives, and what is left of interrupted work.
+    ///
+    /// # Errors
+    /// When the store is in trouble.
+    pub async fn stored_bytes(&self, project: &ProjectId) -> Result<u64, StoreError> {
+        Ok(self.objects.list(&key::folder(project)).await?.iter().map(|object| object.size).sum())
+    }
+
+    /// Whether there is anything to be restored.
+    ///
+    /// # Errors
+    /// When the store is in trouble.
+    pub async fn has_any(&self, project: &ProjectId) -> Result<bool, StoreError> {
+        Ok(self.generations(project).await?.committed().next().is_some())
+    }
+
     /// What a snapshot's files must be.
     pub(super) async fn manifest(&self, project: &ProjectId, stamp: Stamp) -> Result<Manifest, ManifestError> {
         let text = self.objects.get(&key::manifest(project, stamp)).await?;

@@ -16,10 +16,10 @@ use super::digest::{Digest, Hasher};
 use super::key::{self, ProjectId, Stamp};
 use super::listing::ManifestError;
 use super::manifest::{FilePath, Manifest};
-use super::save::chain;
 use super::script::{self, Ended, Input, Patience, Script, ScriptError};
 use super::store::StoreError;
 use super::verify::{Mismatch, verify};
+use crate::chain::chain;
 use crate::faults::{Point, reach};
 
 /// For removing what was unpacked in vain.

@@ -18,6 +18,7 @@ use super::prune::Pruned;
 use super::script::{self, Input, Said, Script, ScriptError};
 use super::store::{StoreError, Upload};
 use super::{Digest, Snapshots};
+use crate::chain::chain;
 use crate::faults::{Point, reach};
 
 /// What is saved.
@@ -342,12 +343,6 @@ fn of_script(sandbox: &Sandbox, error: ScriptError) -> SaveError {
         ScriptError::Command(source) => SaveError::Sandbox { id, source },
         ScriptError::Silent(after) => SaveError::Silent { id, after },
     }
-}
-
-/// An error and its causes, for a log.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

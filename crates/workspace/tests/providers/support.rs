@@ -27,6 +27,7 @@ pub(crate) fn request() -> CreateRequest {
         metadata: BTreeMap::from([("sandbar.workspace".to_owned(), "shop".to_owned())]),
         lifetime: Duration::from_secs(3600),
         provider: None,
+        prefer: None,
         payer: Payer { project: "shop".into(), job: None },
     }
 }

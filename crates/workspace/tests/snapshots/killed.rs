@@ -81,10 +81,10 @@ async fn kill_everywhere() {
     world.save(&source).await;
 
     let mut met = BTreeSet::new();
-    for point in Point::ALL.iter().copied() {
-        let name = point.name();
-        let (work, _) = name.split_once('.').expect("work and step");
-        match work {
+    // The others are met in `durable`, which names them all.
+    let points = |point: &&Point| ["save", "prune", "restore"].contains(&work_of(**point));
+    for point in Point::ALL.iter().filter(points).copied() {
+        match work_of(point) {
             "save" => world.kill_a_save(&source, point).await,
             "prune" => world.kill_a_prune(&source, point).await,
             "restore" => world.kill_a_restore(&source, &target, point).await,
@@ -92,7 +92,11 @@ async fn kill_everywhere() {
         }
         met.insert(point);
     }
-    assert_eq!(met.len(), Point::ALL.len());
+    assert_eq!(met.len(), Point::ALL.iter().filter(points).count());
+}
+
+fn work_of(point: Point) -> &'static str {
+    point.name().split_once('.').expect("work and step").0
 }
 
 struct World<'a> {

@@ -1,0 +1,86 @@
+//! From the configuration to workspaces.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::{Mistake, ObjectsConfig, Variables, WorkspaceConfig};
+use crate::events::Observer;
+use crate::house::Parts;
+use crate::ledger::Ledger;
+use crate::provider::{LocalServer, Orchestrator};
+use crate::records::{DatabaseRecords, Records, RecordsError};
+use crate::settings::Settings;
+use crate::snapshot::{Objects, S3Config, Snapshots, StoreError};
+use crate::workspaces::Workspaces;
+
+/// Where AWS's own programs look.
+const S3_KEY: &str = "AWS_ACCESS_KEY_ID";
+const S3_SECRET: &str = "AWS_SECRET_ACCESS_KEY";
+const S3_REGIONS: [&str; 2] = ["AWS_REGION", "AWS_DEFAULT_REGION"];
+const S3_REGION: &str = "us-east-1";
+
+/// What is configured cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    #[error(transparent)]
+    Mistake(#[from] Mistake),
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ObjectsConfig {
+    /// The store that a resolved configuration names: `file:///DIR`, `s3://BUCKET/PREFIX` or `memory://`.
+    ///
+    /// # Errors
+    /// A URL that cannot be meant, or a directory that cannot be used.
+    pub fn open(&self, variables: Variables<'_>) -> Result<Objects, BuildError> {
+        let mistake = |problem: String| Mistake { key: "objects.url".to_owned(), problem };
+        let url = self.url.as_deref().ok_or_else(|| mistake("it is not set".to_owned()))?;
+        match url.split_once("://") {
+            Some(("memory", _)) => Ok(Objects::memory()),
+            Some(("file", path)) => Ok(Objects::disk(&PathBuf::from(path))?),
+            Some(("s3", place)) => {
+                let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+                if bucket.is_empty() {
+                    return Err(mistake(format!("`{url}` names no bucket")).into());
+                }
+                let credentials = match (variables(S3_KEY), variables(S3_SECRET)) {
+                    (Some(key), Some(secret)) => Some((key, secret.into())),
+                    _ => None,
+                };
+                Ok(Objects::s3(S3Config {
+                    bucket: bucket.to_owned(),
+                    prefix: prefix.trim_matches('/').to_owned(),
+                    region: S3_REGIONS.into_iter().find_map(variables).unwrap_or_else(|| S3_REGION.to_owned()),
+                    endpoint: self.endpoint.clone(),
+                    credentials,
+                })?)
+            }
+            _ => Err(mistake(format!("`{url}` is neither file:///DIR nor s3://BUCKET")).into()),
+        }
+    }
+}
+
+impl Workspaces {
+    /// By a resolved configuration, with keys and passwords from `variables`.
+    ///
+    /// # Errors
+    /// [`BuildError`] names the key of the file that is to blame.
+    pub async fn from_config(
+        config: &WorkspaceConfig,
+        variables: Variables<'_>,
+        local: &Arc<dyn LocalServer>,
+        observer: Arc<dyn Observer>,
+        settings: Settings,
+    ) -> Result<Self, BuildError> {
+        let location = config.records.location(variables)?;
+        let records: Arc<dyn Records> = Arc::new(DatabaseRecords::open(&location).await?);
+        let orchestrator = Orchestrator::from_config(config, variables, local, Arc::clone(&records))?;
+        let snapshots = Snapshots::new(config.objects.open(variables)?);
+        let ledger = Ledger::new(Arc::clone(&records), config);
+        Ok(Self::new(Parts { orchestrator, records, snapshots, ledger, observer, settings }))
+    }
+}

@@ -1,0 +1,53 @@
+//! What all workspaces of a program share.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tracing::warn;
+
+use crate::chain::chain;
+use crate::events::Observer;
+use crate::ledger::Ledger;
+use crate::provider::Orchestrator;
+use crate::records::{Records, Stored};
+use crate::settings::Settings;
+use crate::snapshot::{ProjectId, Snapshots};
+
+/// What [`crate::Workspaces`] are built from.
+pub struct Parts {
+    pub orchestrator: Orchestrator,
+    pub records: Arc<dyn Records>,
+    pub snapshots: Snapshots,
+    pub ledger: Ledger,
+    pub observer: Arc<dyn Observer>,
+    pub settings: Settings,
+}
+
+pub(crate) struct House {
+    pub(crate) orchestrator: Orchestrator,
+    pub(crate) records: Arc<dyn Records>,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) ledger: Ledger,
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) settings: Settings,
+}
+
+impl From<Parts> for House {
+    fn from(Parts { orchestrator, records, snapshots, ledger, observer, settings }: Parts) -> Self {
+        Self { orchestrator, records, snapshots, ledger, observer, settings }
+    }
+}
+
+impl House {
+    /// Notes how much the store keeps for a project. A book that cannot be written now is right again after the next save.
+    pub(crate) async fn note_stored(&self, project: &ProjectId, at: Timestamp) {
+        let bytes = match self.snapshots.stored_bytes(project).await {
+            Ok(bytes) => bytes,
+            Err(error) => return warn!(%project, error = %chain(&error), "what is stored was not noted"),
+        };
+        let stored = Stored { project: project.to_string(), at, bytes };
+        if let Err(error) = self.records.note_stored(&stored).await {
+            warn!(%project, error = %chain(&error), "what is stored was not noted");
+        }
+    }
+}

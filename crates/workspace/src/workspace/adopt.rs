@@ -1,0 +1,105 @@
+//! What a workspace takes in: a sandbox that runs already, a server that is to run in it.
+
+use sdk::SandboxId;
+use tracing::warn;
+
+use super::core::{Attached, Core, Turn, services};
+use super::details::{Place, Run};
+use super::error::{Unavailable, WorkspaceError};
+use super::wake::Found;
+use crate::chain::chain;
+use crate::clock::later;
+use crate::devserver::{self, DevServer, Ready, Start};
+use crate::events::EventKind;
+use crate::name::ProviderName;
+use crate::records::WorkspaceState;
+use crate::setup::PROJECT_DIRECTORY;
+use crate::snapshot::Saved;
+
+impl Core {
+    /// The sandbox, awake, for somebody who has the turn and therefore needs no pass.
+    async fn awake(&self, turn: &Turn<'_>) -> Result<Attached, WorkspaceError> {
+        self.check().await?;
+        if let Some((attached, _)) = self.is_ready() {
+            return Ok(attached);
+        }
+        self.wake(turn).await?;
+        Ok(self.attached().ok_or_else(|| Unavailable::NotSetUp(self.name.clone()))?)
+    }
+
+    pub(super) async fn snapshot(&self) -> Result<Saved, WorkspaceError> {
+        let turn = self.turn().await;
+        let attached = self.awake(&turn).await?;
+        Ok(self.save(&turn, &attached.sandbox).await?)
+    }
+
+    /// Starts a server, which is declared from then on.
+    pub(super) async fn serve(&self, server: Option<DevServer>) -> Result<Option<Ready>, WorkspaceError> {
+        let turn = self.turn().await;
+        let Attached { sandbox, .. } = self.awake(&turn).await?;
+        let server = match server.or_else(|| self.dev_server()) {
+            Some(server) => Some(server),
+            None => devserver::detect(&sandbox, PROJECT_DIRECTORY).await?,
+        };
+        let Some(server) = server else { return Ok(None) };
+        self.update(&turn, |record, _| record.services = services(Some(&server))).await?;
+        let ready = devserver::start(&sandbox, &server, Start::AfterRestore).await?;
+        let url = self.url(&sandbox, ready.port);
+        self.tell(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;
+        Ok(Some(ready))
+    }
+
+    /// Makes a sandbox that runs the workspace's own. The one before it is saved and ended.
+    pub(super) async fn adopt(&self, id: &SandboxId) -> Result<(), WorkspaceError> {
+        let turn = self.turn().await;
+        self.check().await?;
+        if self.seat().record.state == WorkspaceState::Moving {
+            self.settle(&turn).await?;
+        }
+        let (place, found) = self.find(id).await?;
+        let Found::Running { sandbox, remaining, size } = found else {
+            return Err(WorkspaceError::NotRunning(id.clone()));
+        };
+        let closed = self.fence.close();
+        closed.emptied(self.settings().leave_wait).await;
+        let before = self.place().filter(|before| *before != place);
+        if let Some(before) = &before
+            && let Ok(Found::Running { sandbox, .. }) = self.look(before).await
+        {
+            self.save(&turn, &sandbox).await?;
+        }
+        let run = Run { started_at: self.now(), ends_at: later(self.now(), remaining), size };
+        self.update(&turn, |record, details| {
+            record.state = WorkspaceState::Ready;
+            record.provider = place.provider.clone();
+            record.sandbox = Some(place.sandbox.clone());
+            record.paused = false;
+            details.stopped = None;
+            details.run = Some(run);
+            details.epoch += u64::from(before.is_some());
+            details.left_behind.retain(|left| *left != place);
+            details.retired.retain(|retired| *retired != place);
+            details.retired.extend(before);
+        })
+        .await?;
+        self.attach(sandbox, remaining);
+        self.open_interval(&place, &run).await;
+        self.end_retired(&turn).await
+    }
+
+    /// Whose sandbox it is: the workspace's provider is asked first.
+    async fn find(&self, id: &SandboxId) -> Result<(Place, Found), WorkspaceError> {
+        let own = self.seat().record.provider.clone();
+        let all = self.house.orchestrator.providers().iter().map(|provider| provider.name().clone());
+        let others: Vec<ProviderName> = all.filter(|name| *name != own).collect();
+        for provider in std::iter::once(own).chain(others) {
+            let place = Place { provider, sandbox: id.clone() };
+            match self.look(&place).await {
+                Ok(Found::Gone) => {}
+                Ok(found) => return Ok((place, found)),
+                Err(error) => warn!(sandbox = %place, error = %chain(&error), "not looked for here"),
+            }
+        }
+        Err(sdk::SandboxError::NotFound { id: id.clone() }.into())
+    }
+}

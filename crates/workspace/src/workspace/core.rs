@@ -1,0 +1,318 @@
+//! What all handles to a workspace share in this process: its record, its fence, its lease, and whose turn it is.
+//!
+//! Invariant: whatever changes the record or the sandbox has the [`Turn`]. Those who work in the sandbox do not need it;
+//! they pass the fence, which whoever has the turn may close.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sdk::{Client, Sandbox, Secret};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tracing::warn;
+
+use super::details::{Details, Place, Run};
+use super::error::{Unavailable, WorkspaceError};
+use super::fence::Fence;
+use super::lease::Holding;
+use crate::chain::chain;
+use crate::clock::later;
+use crate::devserver::DevServer;
+use crate::events::{EventKind, WorkspaceEvent};
+use crate::house::House;
+use crate::mask::Mask;
+use crate::name::{ProviderName, WorkspaceName};
+use crate::provider::Placed;
+use crate::records::{ChangeError, Interval, Payer, WorkspaceRecord, WorkspaceState};
+use crate::settings::Settings;
+use crate::snapshot::{ProjectId, SaveError, Saved};
+
+/// Under which the dev server stands in a record's services.
+const DEV_SERVER: &str = "dev_server";
+
+/// The metadata by which a workspace's sandboxes are found.
+pub(crate) const METADATA: &str = "sandbar.workspace";
+
+pub(crate) struct Core {
+    pub(super) house: Arc<House>,
+    pub(super) name: WorkspaceName,
+    pub(super) project: ProjectId,
+    pub(super) holding: Holding,
+    pub(super) fence: Fence,
+    turn: tokio::sync::Mutex<()>,
+    seat: Mutex<Seat>,
+    mask: Mask,
+    /// Somebody worked in the sandbox since the last look for a commit.
+    pub(super) touched: AtomicBool,
+    pub(super) closed: AtomicBool,
+    /// Tells the keeper that something is different.
+    pub(super) changed: Notify,
+}
+
+/// What is known in this process.
+pub(super) struct Seat {
+    pub(super) record: WorkspaceRecord,
+    pub(super) details: Details,
+    /// Apart from the details, since those who work take them without having the turn.
+    notices: Vec<String>,
+    stored_notices: Vec<String>,
+    /// Known to run, as far as anybody has looked.
+    pub(super) attached: Option<Attached>,
+}
+
+/// A sandbox that runs.
+#[derive(Clone)]
+pub(super) struct Attached {
+    pub(super) sandbox: Sandbox,
+    /// By our clock.
+    pub(super) ends_at: Timestamp,
+    /// When that was heard.
+    pub(super) seen_at: Timestamp,
+}
+
+/// The right to change the record and the sandbox, in this process.
+pub(super) struct Turn<'a> {
+    _guard: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl Core {
+    pub(crate) fn new(house: Arc<House>, holding: Holding, mut record: WorkspaceRecord, mut details: Details) -> Self {
+        let mask = Mask::new(record.env.values().map(Secret::expose));
+        let notices = std::mem::take(&mut details.notices);
+        record.details = Value::Null;
+        Self {
+            house,
+            name: record.name.clone(),
+            project: record.project.clone(),
+            holding,
+            fence: Fence::new(),
+            turn: tokio::sync::Mutex::new(()),
+            seat: Mutex::new(Seat { record, details, stored_notices: notices.clone(), notices, attached: None }),
+            mask,
+            touched: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.house.settings
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.house.settings.clock.now()
+    }
+
+    pub(super) fn seat(&self) -> MutexGuard<'_, Seat> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn turn(&self) -> Turn<'_> {
+        Turn { _guard: self.turn.lock().await }
+    }
+
+    /// Whether this process may act on the workspace.
+    pub(super) async fn check(&self) -> Result<(), Unavailable> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Unavailable::Closed(self.name.clone()));
+        }
+        if !self.holding.holds().await {
+            return Err(Unavailable::LeaseLost(self.name.clone()));
+        }
+        Ok(())
+    }
+
+    /// It can be handed out again.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire) && !self.holding.is_lost()
+    }
+
+    /// Lets others have the workspace, when nothing was started yet.
+    pub(crate) async fn give_back(&self) {
+        self.holding.release().await;
+    }
+
+    pub(super) fn mask(&self) -> &Mask {
+        &self.mask
+    }
+
+    pub(super) fn hidden(&self, text: &str) -> String {
+        self.mask.mask(text).into_owned()
+    }
+
+    /// Changes the record, in the store first.
+    pub(super) async fn update(
+        &self,
+        _turn: &Turn<'_>,
+        change: impl FnOnce(&mut WorkspaceRecord, &mut Details),
+    ) -> Result<(), ChangeError> {
+        let (mut record, mut details) = {
+            let seat = self.seat();
+            (seat.record.clone(), Details { notices: seat.notices.clone(), ..seat.details.clone() })
+        };
+        change(&mut record, &mut details);
+        record.details = to_value(&details);
+        let written = self.house.records.update_workspace(&record, &self.holding.lease()).await;
+        if let Err(ChangeError::LeaseLost(_)) = &written {
+            self.holding.lose();
+        }
+        written?;
+        let mut seat = self.seat();
+        seat.stored_notices = std::mem::take(&mut details.notices);
+        record.details = Value::Null;
+        seat.record = record;
+        seat.details = details;
+        drop(seat);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Something that whoever works here next has to know. It is stored with the next change of the record.
+    pub(super) fn notice(&self, line: &str) {
+        let line = self.hidden(line);
+        warn!(workspace = %self.name, "{line}");
+        self.seat().notices.push(line);
+    }
+
+    pub(super) fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut self.seat().notices)
+    }
+
+    /// Stores which notices were taken, if the record does not say so yet.
+    pub(super) async fn store_notices(&self, turn: &Turn<'_>) -> Result<(), ChangeError> {
+        let differ = {
+            let seat = self.seat();
+            seat.notices != seat.stored_notices
+        };
+        if differ { self.update(turn, |_, _| {}).await } else { Ok(()) }
+    }
+
+    pub(super) async fn tell(&self, kind: EventKind) {
+        let event =
+            WorkspaceEvent { workspace: self.name.clone(), project: self.project.clone(), at: self.now(), kind };
+        self.house.observer.event(&event).await;
+    }
+
+    /// The sandbox that the record names.
+    pub(super) fn place(&self) -> Option<Place> {
+        let seat = self.seat();
+        let sandbox = seat.record.sandbox.clone()?;
+        Some(Place { provider: seat.record.provider.clone(), sandbox })
+    }
+
+    pub(super) fn attached(&self) -> Option<Attached> {
+        self.seat().attached.clone()
+    }
+
+    /// Nobody knows any more whether the sandbox runs.
+    pub(super) fn detach(&self) {
+        self.seat().attached = None;
+    }
+
+    pub(super) fn attach(&self, sandbox: Sandbox, remaining: Duration) {
+        let now = self.now();
+        self.seat().attached = Some(Attached { sandbox, ends_at: later(now, remaining), seen_at: now });
+        self.changed.notify_one();
+    }
+
+    /// Somebody may work right away.
+    pub(super) fn is_ready(&self) -> Option<(Attached, u64)> {
+        let seat = self.seat();
+        let ready = seat.record.state == WorkspaceState::Ready && !seat.record.paused;
+        let attached = seat.attached.clone().filter(|attached| ready && attached.ends_at > self.now())?;
+        Some((attached, seat.details.epoch))
+    }
+
+    pub(super) async fn client(&self, provider: &ProviderName) -> Result<Client, WorkspaceError> {
+        let found = self.house.orchestrator.provider(provider)?;
+        found.client().await.map_err(|source| WorkspaceError::Provider { provider: provider.clone(), source })
+    }
+
+    pub(super) fn payer(&self) -> Payer {
+        Payer { project: self.project.to_string(), job: self.seat().details.job.clone() }
+    }
+
+    pub(super) fn dev_server(&self) -> Option<DevServer> {
+        dev_server(&self.seat().record)
+    }
+
+    /// Saves the files of a sandbox, and notes what is kept now. The fence may be open.
+    pub(super) async fn save(&self, _turn: &Turn<'_>, sandbox: &Sandbox) -> Result<Saved, SaveError> {
+        match self.house.snapshots.save(sandbox, &self.project, &self.settings().snapshot).await {
+            Ok(saved) => {
+                self.house.note_stored(&self.project, self.now()).await;
+                let Saved { stamp, ref key, files, bytes, .. } = saved;
+                self.tell(EventKind::SnapshotSaved { stamp, key: key.clone(), files, bytes }).await;
+                Ok(saved)
+            }
+            Err(error) => {
+                let reason = self.hidden(&chain(&error));
+                warn!(workspace = %self.name, reason, "no snapshot was saved; the work goes on");
+                self.tell(EventKind::SnapshotFailed { reason }).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a sandbox that nobody works in any more. False when it could not be, so that it is to be tried again.
+    pub(super) async fn end(&self, place: &Place) -> bool {
+        let killed = match self.client(&place.provider).await {
+            Ok(client) => client.within(crate::provider::ANSWER_TIME).kill(&place.sandbox).await.map_err(Into::into),
+            Err(error) => Err(error),
+        };
+        match killed {
+            Ok(_) => {
+                self.close_interval(place).await;
+                true
+            }
+            Err(error) => {
+                warn!(workspace = %self.name, sandbox = %place, error = %chain(&error), "a sandbox could not be ended");
+                false
+            }
+        }
+    }
+
+    pub(super) async fn close_interval(&self, place: &Place) {
+        let closed = self.house.records.close_interval(&place.provider, &place.sandbox, self.now()).await;
+        if let Err(error) = closed {
+            warn!(sandbox = %place, error = %chain(&error), "the end of a run was not noted");
+        }
+    }
+
+    /// Notes that a sandbox runs again.
+    pub(super) async fn open_interval(&self, place: &Place, run: &Run) {
+        let Run { started_at, ends_at, size } = *run;
+        let interval = Interval {
+            provider: place.provider.clone(),
+            sandbox: place.sandbox.clone(),
+            payer: self.payer(),
+            size,
+            started_at,
+            until: ends_at,
+            ended_at: None,
+        };
+        if let Err(error) = self.house.records.open_interval(&interval).await {
+            warn!(sandbox = %place, error = %chain(&error), "the start of a run was not noted");
+        }
+    }
+}
+
+impl Run {
+    pub(super) fn of(placed: &Placed) -> Self {
+        Self { started_at: placed.started_at, ends_at: placed.ends_at, size: placed.size }
+    }
+}
+
+pub(super) fn to_value(details: &Details) -> Value {
+    serde_json::to_value(details).expect("names, numbers and texts can be written as JSON")
+}
+
+pub(super) fn dev_server(record: &WorkspaceRecord) -> Option<DevServer> {
+    record.services.get(DEV_SERVER).and_then(|value| serde_json::from_value(value.clone()).ok())
+}
+
+pub(super) fn services(dev_server: Option<&DevServer>) -> Value {
+    dev_server.map_or_else(|| json!({}), |server| json!({ DEV_SERVER: server }))
+}

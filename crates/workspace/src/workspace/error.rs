@@ -1,0 +1,145 @@
+//! What can go wrong with a workspace.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sdk::{CallError, CommandError, FileError, SandboxError, SandboxId};
+
+use crate::devserver::DevServerError;
+use crate::ledger::Limit;
+use crate::name::{ProviderName, WorkspaceName};
+use crate::phase::PhaseError;
+use crate::provider::{OrchestratorError, Unusable};
+use crate::records::{ChangeError, LeaseError, RecordsError};
+use crate::setup::StepFailed;
+use crate::snapshot::{RestoreError, SaveError, StoreError};
+
+/// Nobody can work in the workspace now.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// Stop acting on it: somebody else does.
+    #[error("the lease of workspace {0} was lost to another process")]
+    LeaseLost(WorkspaceName),
+    #[error("workspace {0} was closed in this process")]
+    Closed(WorkspaceName),
+    /// Create it again, with the same name and set-up: that goes on from the step that failed.
+    #[error("workspace {0} is not set up; create it again to go on")]
+    NotSetUp(WorkspaceName),
+    /// Restore it.
+    #[error("workspace {0} is stopped, since its time was over; restore it to go on")]
+    Stopped(WorkspaceName),
+    /// Raise the limit.
+    #[error("workspace {workspace} stays paused: {limit} is used up")]
+    OverBudget { workspace: WorkspaceName, limit: Limit },
+    #[error("workspace {workspace} was between two sandboxes for {after:?}; try again")]
+    Busy { workspace: WorkspaceName, after: Duration },
+    /// The sandbox is gone, and the files could not be brought back from a snapshot.
+    #[error("sandbox_expired: the sandbox of workspace {workspace} is gone, and it could not be restored")]
+    Expired { workspace: WorkspaceName, source: Box<WorkspaceError> },
+    /// Nobody knows whether the sandbox lives. Try again, or restore the newest snapshot, which may take another provider.
+    #[error("sandbox_unreachable: sandbox {id} of workspace {workspace} at {provider} does not answer: {reason}")]
+    Unreachable { workspace: WorkspaceName, id: SandboxId, provider: ProviderName, reason: String },
+    #[error("workspace {workspace} could not be made ready")]
+    Failed { workspace: WorkspaceName, source: Box<WorkspaceError> },
+}
+
+impl Unavailable {
+    /// A word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::LeaseLost(_) => "lease_lost",
+            Self::Closed(_) => "closed",
+            Self::NotSetUp(_) => "not_set_up",
+            Self::Stopped(_) => "stopped",
+            Self::OverBudget { .. } => "over_budget",
+            Self::Busy { .. } => "busy",
+            Self::Expired { .. } => "sandbox_expired",
+            Self::Unreachable { .. } => "sandbox_unreachable",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+/// Something that could not be done to a workspace.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkspaceError {
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    #[error("workspace {0} is at {1} already")]
+    AlreadyThere(WorkspaceName, ProviderName),
+    #[error("sandbox {0} cannot be attached: it is not running")]
+    NotRunning(SandboxId),
+    #[error("provider {provider} cannot be used: {source}")]
+    Provider { provider: ProviderName, source: Unusable },
+    #[error(transparent)]
+    Place(#[from] OrchestratorError),
+    #[error(transparent)]
+    Save(#[from] SaveError),
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Phase(#[from] PhaseError),
+    #[error(transparent)]
+    DevServer(#[from] DevServerError),
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+}
+
+/// A workspace that was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    #[error("there is no workspace {0}")]
+    NotFound(WorkspaceName),
+    /// Wait, or leave it to them.
+    #[error("workspace {workspace} is in use by {owner}, at least until {until}")]
+    Held { workspace: WorkspaceName, owner: String, until: Timestamp },
+    #[error("the record of workspace {workspace} cannot be understood: {reason}")]
+    Damaged { workspace: WorkspaceName, reason: String },
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+}
+
+impl OpenError {
+    pub(crate) fn of_lease(error: LeaseError) -> Self {
+        match error {
+            LeaseError::Held { workspace, owner, until } => Self::Held { workspace, owner, until },
+            LeaseError::Lost(workspace) => {
+                Self::Held { workspace, owner: "another process".to_owned(), until: Timestamp::now() }
+            }
+            LeaseError::Records(error) => Self::Records(error),
+        }
+    }
+}
+
+/// A workspace that was not set up. Creating it again, with the same name and set-up, goes on from where this failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    #[error("there is a workspace {0} already")]
+    Exists(WorkspaceName),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// No sandbox was made.
+    #[error(transparent)]
+    Place(#[from] OrchestratorError),
+    #[error(transparent)]
+    Step(#[from] StepFailed),
+    /// The project's newest snapshot could not be brought into the new sandbox.
+    #[error("workspace {workspace} could not be set up")]
+    Failed { workspace: WorkspaceName, source: WorkspaceError },
+}

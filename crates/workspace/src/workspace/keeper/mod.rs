@@ -1,0 +1,295 @@
+//! The keeper: one task a workspace. It knows when the sandbox ends and acts first: extends, rotates, pauses, stops; it
+//! watches budgets and notices commits. What it decides by is in `decision`.
+
+mod decision;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sdk::{CallError, SandboxError, SandboxId};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::decision::{Due, Facts, due};
+use super::core::{Attached, Core, Turn};
+use super::details::{Place, Stopped};
+use super::error::{Unavailable, WorkspaceError};
+use super::handover::{Target, Why};
+use super::wake::Found;
+use crate::chain::chain;
+use crate::clock::{earlier, later};
+use crate::events::EventKind;
+use crate::provider::ANSWER_TIME;
+use crate::records::WorkspaceState;
+
+/// A program that opens a workspace for one command asks by itself; this is for those who stay.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
+/// Between two tries to end sandboxes that nobody works in.
+const END_AGAIN: Duration = Duration::from_secs(30);
+/// What a provider answers to an extension may be off by this much.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// What the keeper remembers between two looks.
+struct Keeping {
+    /// When a rotation of this sandbox failed last.
+    failed: Option<(SandboxId, Timestamp)>,
+    /// The provider lets this one live no longer.
+    final_end: Option<SandboxId>,
+    /// When a sandbox of which nothing is known is asked about.
+    look_at: Timestamp,
+    budget_at: Timestamp,
+    commit_at: Option<Timestamp>,
+    end_at: Timestamp,
+}
+
+/// Keeps a workspace until it is closed or lost.
+pub(super) async fn keep(core: Arc<Core>, stop: CancellationToken) {
+    let now = core.now();
+    let settings = core.settings();
+    let mut keeping = Keeping {
+        failed: None,
+        final_end: None,
+        look_at: later(now, FIRST_LOOK.min(settings.look_every)),
+        budget_at: later(now, FIRST_LOOK.min(settings.budget_look)),
+        commit_at: None,
+        end_at: now,
+    };
+    while !stop.is_cancelled() && !core.holding.is_lost() {
+        let next = match core.tend(&mut keeping).await {
+            Ok(next) => next,
+            Err(error) => {
+                warn!(workspace = %core.name, error = %chain(&error), "the keeper could not do what is due");
+                later(core.now(), settings.rotate_again)
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = core.changed.notified() => {}
+            () = tokio::time::sleep(settings.clock.until(next)) => {}
+        }
+    }
+}
+
+impl Core {
+    /// Does what is due, and says when to come again.
+    async fn tend(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
+        let mut next = later(self.now(), self.settings().look_every);
+        self.tend_retired(keeping).await?;
+        let ready = self.is_ready().is_some();
+        if ready {
+            if let Some(at) = self.tend_commits(keeping).await? {
+                next = next.min(at);
+            }
+            next = next.min(self.tend_budget(keeping).await?);
+        } else if self.may_run() {
+            next = next.min(self.tend_unknown(keeping).await?);
+        }
+        // It may have been paused or found meanwhile.
+        let Some((attached, _)) = self.is_ready() else { return Ok(next) };
+        match due(&self.facts(&attached, keeping)?, self.settings()) {
+            Due::Wait(until) => Ok(next.min(until)),
+            _ => {
+                self.act(keeping).await?;
+                Ok(self.now())
+            }
+        }
+    }
+
+    /// The record speaks of a sandbox that runs, and nobody here has seen it.
+    fn may_run(&self) -> bool {
+        let seat = self.seat();
+        seat.record.state == WorkspaceState::Ready && !seat.record.paused && seat.record.sandbox.is_some()
+    }
+
+    async fn tend_unknown(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
+        if self.now() >= keeping.look_at {
+            keeping.look_at = later(self.now(), self.settings().look_every);
+            let turn = self.turn().await;
+            self.check().await?;
+            if self.is_ready().is_none() && self.may_run() {
+                self.look_again(&turn).await?;
+            }
+        }
+        Ok(keeping.look_at)
+    }
+
+    /// A while after somebody worked, a look whether they committed.
+    async fn tend_commits(&self, keeping: &mut Keeping) -> Result<Option<Timestamp>, WorkspaceError> {
+        if !self.touched.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let at = *keeping.commit_at.get_or_insert_with(|| later(self.now(), self.settings().commit_look));
+        if self.now() < at {
+            return Ok(Some(at));
+        }
+        keeping.commit_at = None;
+        let turn = self.turn().await;
+        self.check().await?;
+        self.look_for_commit(&turn).await?;
+        Ok(None)
+    }
+
+    async fn tend_budget(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
+        if self.now() < keeping.budget_at {
+            return Ok(keeping.budget_at);
+        }
+        keeping.budget_at = later(self.now(), self.settings().budget_look);
+        match self.within_budget().await {
+            Err(Unavailable::OverBudget { limit, .. }) => {
+                let turn = self.turn().await;
+                self.check().await?;
+                warn!(workspace = %self.name, "{limit} is used up: the work is saved and paused");
+                self.tell(EventKind::LimitReached { limit }).await;
+                self.pause_in_turn(&turn).await?;
+            }
+            Err(error) => return Err(error.into()),
+            Ok(()) => {}
+        }
+        Ok(keeping.budget_at)
+    }
+
+    async fn tend_retired(&self, keeping: &mut Keeping) -> Result<(), WorkspaceError> {
+        if self.seat().details.retired.is_empty() || self.now() < keeping.end_at {
+            return Ok(());
+        }
+        keeping.end_at = later(self.now(), END_AGAIN);
+        let turn = self.turn().await;
+        self.check().await?;
+        self.end_retired(&turn).await
+    }
+
+    fn facts(&self, attached: &Attached, keeping: &Keeping) -> Result<Facts, WorkspaceError> {
+        let seat = self.seat();
+        let started_at = seat.details.run.map_or(attached.seen_at, |run| run.started_at);
+        let longest = self.house.orchestrator.provider(&seat.record.provider)?.plan().longest_lifetime;
+        let id = attached.sandbox.id();
+        let latest = if keeping.final_end.as_ref() == Some(id) {
+            Some(attached.ends_at)
+        } else {
+            longest.map(|longest| later(started_at, longest))
+        };
+        Ok(Facts {
+            now: self.now(),
+            started_at,
+            ends_at: attached.ends_at,
+            seen_at: attached.seen_at,
+            latest,
+            created_at: seat.record.created_at,
+            expires_at: seat.record.expires_at,
+            failed_at: keeping.failed.as_ref().filter(|(failed, _)| failed == id).map(|(_, at)| *at),
+        })
+    }
+
+    /// Does what is due for the sandbox, once nobody else is at it.
+    async fn act(&self, keeping: &mut Keeping) -> Result<(), WorkspaceError> {
+        let turn = self.turn().await;
+        self.check().await?;
+        let Some((attached, _)) = self.is_ready() else { return Ok(()) };
+        let id = attached.sandbox.id().clone();
+        match due(&self.facts(&attached, keeping)?, self.settings()) {
+            Due::Wait(_) => Ok(()),
+            Due::Look => self.look_again(&turn).await,
+            Due::Extend(lifetime) => self.extend(&turn, &attached, lifetime, keeping).await,
+            Due::Rotate => {
+                let target = Target::First(self.seat().record.provider.clone());
+                let rotated = self.hand_over_in_turn(&turn, target, Why::Rotation).await;
+                if rotated.is_err() {
+                    keeping.failed = Some((id, self.now()));
+                }
+                rotated.map(drop)
+            }
+            Due::Pause => {
+                self.notice("The sandbox was paused: its end was near, and no other could take its place.");
+                self.pause_in_turn(&turn).await
+            }
+            Due::Stop => match self.stop_in_turn(&turn).await {
+                Err(WorkspaceError::Save(error)) => {
+                    // A pause keeps the files where no snapshot could.
+                    self.pause_in_turn(&turn).await?;
+                    Err(error.into())
+                }
+                other => other,
+            },
+        }
+    }
+
+    /// Asks the provider about the sandbox; wakes nothing.
+    async fn look_again(&self, turn: &Turn<'_>) -> Result<(), WorkspaceError> {
+        let Some(place) = self.place() else { return Ok(()) };
+        match self.look(&place).await {
+            Ok(Found::Running { sandbox, remaining, .. }) => {
+                // The handle that is known may carry a token that a look does not give.
+                let known = self.attached().map(|attached| attached.sandbox).filter(|known| known.id() == sandbox.id());
+                self.attach(known.unwrap_or(sandbox), remaining);
+                Ok(())
+            }
+            Ok(Found::Paused { .. }) => self.paused(turn, &place, None).await,
+            Ok(Found::Gone) => self.gone(turn, &place).await,
+            Err(error) => {
+                // What was known is believed for a little longer.
+                let settings = self.settings();
+                let asked = earlier(self.now(), settings.look_every.saturating_sub(settings.rotate_again));
+                if let Some(attached) = &mut self.seat().attached {
+                    attached.seen_at = asked;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes that the sandbox is gone. Whoever wants to work next gets a new one.
+    pub(super) async fn gone(&self, turn: &Turn<'_>, place: &Place) -> Result<(), WorkspaceError> {
+        self.detach();
+        self.close_interval(place).await;
+        self.update(turn, |record, details| {
+            record.sandbox = None;
+            record.paused = false;
+            record.state = WorkspaceState::Stopped;
+            details.stopped = Some(Stopped::Lost);
+            details.run = None;
+        })
+        .await?;
+        self.tell(EventKind::SandboxLost { sandbox: place.sandbox.to_string() }).await;
+        Ok(())
+    }
+
+    async fn extend(
+        &self,
+        turn: &Turn<'_>,
+        attached: &Attached,
+        lifetime: Duration,
+        keeping: &mut Keeping,
+    ) -> Result<(), WorkspaceError> {
+        let id = attached.sandbox.id();
+        let Some(place) = self.place() else { return Ok(()) };
+        match attached.sandbox.within(ANSWER_TIME).set_timeout(lifetime).await {
+            Ok(()) => {}
+            Err(SandboxError::NotFound { .. }) => return self.gone(turn, &place).await,
+            Err(SandboxError::Call(CallError::Invalid { message, .. })) => {
+                info!(workspace = %self.name, message, "the provider lets the sandbox live no longer");
+                keeping.final_end = Some(id.clone());
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        // Some providers say yes and give less.
+        self.look_again(turn).await?;
+        let Some(attached) = self.attached() else { return Ok(()) };
+        let until = attached.ends_at;
+        if later(until, SLACK) < later(self.now(), lifetime) {
+            keeping.final_end = Some(id.clone());
+        }
+        self.update(turn, |_, details| {
+            if let Some(run) = &mut details.run {
+                run.ends_at = until;
+            }
+        })
+        .await?;
+        self.house.records.extend_interval(&place.provider, &place.sandbox, until).await?;
+        info!(workspace = %self.name, sandbox = %place, %until, "extended");
+        self.tell(EventKind::Extended { sandbox: id.to_string(), until }).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! What whoever works in a workspace is told about a change of sandbox, in one line.
+
+use super::core::Core;
+use super::details::Place;
+use super::handover::Why;
+use crate::snapshot::{FilePath, Restored};
+
+/// Names of processes and folders that a notice has room for.
+const NAMED: usize = 8;
+
+impl Core {
+    /// One line about what did not survive.
+    pub(super) fn told(&self, why: Why, restored: &Restored, running: &[String], old: Option<&Place>) -> String {
+        let Restored { stamp, left_out, skipped_generations, root, .. } = restored;
+        let mut line = match why {
+            Why::Rotation => "This workspace continues in a new sandbox, since the old one's time was over.".to_owned(),
+            Why::Move => "This workspace continues in a sandbox of another provider.".to_owned(),
+            Why::Lost => {
+                format!(
+                    "The sandbox was lost; this workspace continues in a new one with the files of snapshot {stamp}."
+                )
+            }
+            Why::Restore => format!("This workspace continues in a new sandbox with the files of snapshot {stamp}."),
+        };
+        if !skipped_generations.is_empty() {
+            line.push_str(&format!(" {} newer snapshots were damaged.", skipped_generations.len()));
+        }
+        if let (Why::Restore, Some(old)) = (why, old) {
+            line.push_str(&format!(" Newer changes may be left in sandbox {old}, which could not be reached."));
+        }
+        line.push_str(" Did not survive: ");
+        if running.is_empty() {
+            line.push_str("running processes");
+        } else {
+            line.push_str(&format!("running processes ({})", some(running.iter().map(String::as_str))));
+        }
+        line.push_str(&format!(" and files outside {root}."));
+        line.push_str(&self.absent(left_out));
+        line
+    }
+
+    /// Which generated folders are not there.
+    pub(super) fn absent(&self, left_out: &[FilePath]) -> String {
+        if left_out.is_empty() {
+            return String::new();
+        }
+        let names: Vec<String> = left_out.iter().map(|path| path.text().trim_start_matches("./").to_owned()).collect();
+        let names = some(names.iter().map(String::as_str));
+        match self.dev_server().and_then(|server| server.install_command) {
+            Some(install) => {
+                format!(" Generated folders were left out ({names}); `{install}` was run to make them again.")
+            }
+            None => format!(" Generated folders are absent and have to be made again: {names}."),
+        }
+    }
+}
+
+/// A few of them, and how many more there are.
+fn some<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let mut text = names.take(NAMED).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}

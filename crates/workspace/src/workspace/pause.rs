@@ -1,0 +1,171 @@
+//! Pause, the end of a workspace's time, and its destruction: files first, then the sandbox.
+
+use sdk::{Pause, PauseOutcome, SandboxError};
+use tracing::{info, warn};
+
+use super::core::{Core, Turn};
+use super::details::{Place, Stopped};
+use super::error::{Unavailable, WorkspaceError};
+use super::wake::Found;
+use crate::chain::chain;
+use crate::events::EventKind;
+use crate::faults::{Point, reach};
+use crate::records::WorkspaceState;
+use crate::snapshot::{SaveError, Saved, Stamp};
+
+/// What to do with files that cannot be saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsaved {
+    /// Leave the workspace as it is.
+    Keep,
+    /// They are lost.
+    Discard,
+}
+
+impl Core {
+    /// Stops the sandbox and keeps it. Pausing what is paused is a success.
+    pub(super) async fn pause(&self) -> Result<(), WorkspaceError> {
+        let turn = self.turn().await;
+        self.check().await?;
+        self.pause_in_turn(&turn).await
+    }
+
+    pub(super) async fn pause_in_turn(&self, turn: &Turn<'_>) -> Result<(), WorkspaceError> {
+        let (state, paused) = {
+            let seat = self.seat();
+            (seat.record.state, seat.record.paused)
+        };
+        match state {
+            WorkspaceState::SettingUp => return Err(Unavailable::NotSetUp(self.name.clone()).into()),
+            WorkspaceState::Moving => self.settle(turn).await?,
+            // Without a sandbox there is nothing that costs.
+            WorkspaceState::Stopped => return Ok(()),
+            WorkspaceState::Ready => {}
+        }
+        let Some(place) = self.place() else { return Ok(()) };
+        let closed = self.fence.close();
+        reach(Point::PauseFenced).await;
+        let sandbox = match self.look(&place).await? {
+            Found::Running { sandbox, .. } => sandbox,
+            Found::Paused { .. } if paused => return Ok(()),
+            Found::Paused { .. } => return self.paused(turn, &place, None).await,
+            Found::Gone => return Err(SandboxError::NotFound { id: place.sandbox }.into()),
+        };
+        closed.emptied(self.settings().leave_wait).await;
+        // A pause keeps the files too, so that it is right also when they could not be saved.
+        let saved = self.save(turn, &sandbox).await.ok().map(|saved| saved.stamp);
+        reach(Point::PauseSaved).await;
+        let outcome = sandbox.pause(Pause::with_memory()).await?;
+        if outcome == PauseOutcome::AlreadyPaused {
+            info!(workspace = %self.name, "it was paused already");
+        }
+        reach(Point::PausePaused).await;
+        self.paused(turn, &place, saved).await
+    }
+
+    /// Notes that the sandbox is paused.
+    pub(super) async fn paused(
+        &self,
+        turn: &Turn<'_>,
+        place: &Place,
+        saved: Option<Stamp>,
+    ) -> Result<(), WorkspaceError> {
+        self.detach();
+        self.update(turn, |record, details| {
+            record.paused = true;
+            details.saved_at_pause = saved;
+            details.run = None;
+        })
+        .await?;
+        reach(Point::PauseNoted).await;
+        self.close_interval(place).await;
+        self.tell(EventKind::Paused { sandbox: place.sandbox.to_string() }).await;
+        Ok(())
+    }
+
+    /// The workspace's own time is over: its files are saved and its sandbox ended. A restore brings it back.
+    pub(super) async fn stop_in_turn(&self, turn: &Turn<'_>) -> Result<(), WorkspaceError> {
+        let closed = self.fence.close();
+        closed.emptied(self.settings().leave_wait).await;
+        self.save_last(turn).await?;
+        let place = self.place();
+        self.detach();
+        self.update(turn, |record, details| {
+            record.state = WorkspaceState::Stopped;
+            record.sandbox = None;
+            record.paused = false;
+            details.stopped = Some(Stopped::TimeOver);
+            details.run = None;
+            details.retired.extend(place);
+        })
+        .await?;
+        self.end_retired(turn).await?;
+        self.tell(EventKind::Stopped { reason: "its time is over".to_owned() }).await;
+        Ok(())
+    }
+
+    /// Saves the files before the sandbox goes, unless they are in a snapshot already. None when there are none.
+    async fn save_last(&self, turn: &Turn<'_>) -> Result<Option<Stamp>, WorkspaceError> {
+        let Some(place) = self.place() else { return Ok(None) };
+        let saved = |result: Result<Saved, SaveError>| result.map(|saved| Some(saved.stamp)).map_err(Into::into);
+        match self.look(&place).await? {
+            Found::Gone => Ok(None),
+            Found::Running { sandbox, .. } => saved(self.save(turn, &sandbox).await),
+            Found::Paused { .. } => {
+                if let Some(stamp) = self.seat().details.saved_at_pause {
+                    return Ok(Some(stamp));
+                }
+                self.wake(turn).await?;
+                let Some(attached) = self.attached() else { return Ok(None) };
+                saved(self.save(turn, &attached.sandbox).await)
+            }
+        }
+    }
+
+    /// Saves the files, ends the sandbox and forgets the workspace. Its snapshots stay.
+    pub(super) async fn destroy(&self, unsaved: Unsaved) -> Result<Option<Stamp>, WorkspaceError> {
+        let turn = self.turn().await;
+        self.check().await?;
+        let state = self.seat().record.state;
+        if state == WorkspaceState::Moving {
+            self.settle(&turn).await?;
+        }
+        let closed = self.fence.close();
+        closed.emptied(self.settings().leave_wait).await;
+        let snapshot = match state {
+            // What somebody asked for is not there yet, so that nothing of theirs can be lost.
+            WorkspaceState::SettingUp => None,
+            _ => match self.save_last(&turn).await {
+                Ok(stamp) => stamp,
+                Err(error) if unsaved == Unsaved::Keep => return Err(error),
+                Err(error) => {
+                    warn!(workspace = %self.name, error = %chain(&error), "destroyed without its last changes");
+                    None
+                }
+            },
+        };
+        reach(Point::DestroySaved).await;
+        let place = self.place();
+        self.detach();
+        self.update(&turn, |record, details| {
+            record.state = WorkspaceState::Stopped;
+            record.sandbox = None;
+            record.paused = false;
+            details.stopped = Some(Stopped::TimeOver);
+            details.retired.extend(place);
+        })
+        .await?;
+        self.end_retired(&turn).await?;
+        reach(Point::DestroyEnded).await;
+        let still = self.seat().details.retired.first().cloned();
+        if let (Some(place), Unsaved::Keep) = (still, unsaved) {
+            // The record is the only one who knows of it.
+            let reason = "it could not be ended; destroy the workspace again".to_owned();
+            let Place { provider, sandbox: id } = place;
+            return Err(Unavailable::Unreachable { workspace: self.name.clone(), id, provider, reason }.into());
+        }
+        self.house.records.remove_workspace(&self.holding.lease()).await?;
+        self.tell(EventKind::Destroyed { snapshot }).await;
+        Ok(snapshot)
+    }
+}

@@ -1,0 +1,85 @@
+//! Brings a workspace back to a snapshot: in its sandbox where that runs, else in a new one, with another provider if need
+//! be.
+
+use std::time::Duration;
+
+use sdk::Sandbox;
+use tracing::warn;
+
+use super::core::{Core, Turn};
+use super::details::Stopped;
+use super::error::{Unavailable, WorkspaceError};
+use super::handover::{Succession, Target, Why};
+use super::wake::Found;
+use crate::chain::chain;
+use crate::clock::later;
+use crate::devserver::Start;
+use crate::events::EventKind;
+use crate::records::WorkspaceState;
+use crate::snapshot::{Restored, Which};
+
+impl Core {
+    /// Brings the workspace to the files of a snapshot: in its sandbox where that runs, else in a new one.
+    pub(super) async fn restore(&self, which: Which) -> Result<Restored, WorkspaceError> {
+        let turn = self.turn().await;
+        self.check().await?;
+        let state = self.seat().record.state;
+        match state {
+            WorkspaceState::SettingUp => return Err(Unavailable::NotSetUp(self.name.clone()).into()),
+            WorkspaceState::Moving => self.settle(&turn).await?,
+            WorkspaceState::Ready | WorkspaceState::Stopped => {}
+        }
+        let ready = match self.is_ready() {
+            Some(_) => true,
+            None => self.seat().record.sandbox.is_some() && self.wake_for_restore(&turn).await?,
+        };
+        if let Some(attached) = self.attached().filter(|_| ready) {
+            return self.restore_in_place(&attached.sandbox, which).await;
+        }
+        self.within_budget().await?;
+        let old = self.place();
+        if self.seat().details.stopped == Some(Stopped::TimeOver) {
+            let (now, ttl) = (self.now(), Duration::from_secs(self.seat().details.ttl_seconds));
+            self.update(&turn, |record, _| record.expires_at = later(now, ttl)).await?;
+        }
+        let target = Target::First(self.seat().record.provider.clone());
+        let succession = Succession { why: Why::Restore, target, which, old, saved: None, running: Vec::new() };
+        let restored = self.succeed(&turn, succession).await?;
+        let (provider, sandbox) = self.whereabouts();
+        self.tell(EventKind::Restored { stamp: restored.stamp, sandbox, provider }).await;
+        Ok(restored)
+    }
+
+    /// Whether the sandbox runs now. One that does not answer is given up, since somebody wants a snapshot instead.
+    async fn wake_for_restore(&self, turn: &Turn<'_>) -> Result<bool, WorkspaceError> {
+        let Some(place) = self.place() else { return Ok(false) };
+        match self.look(&place).await {
+            Ok(Found::Running { sandbox, remaining, .. }) => {
+                self.attach(sandbox, remaining);
+                Ok(true)
+            }
+            Ok(Found::Paused { .. }) => Ok(self.wake(turn).await.is_ok()),
+            Ok(Found::Gone) => {
+                self.close_interval(&place).await;
+                self.update(turn, |record, _| record.sandbox = None).await?;
+                Ok(false)
+            }
+            Err(error) => {
+                warn!(workspace = %self.name, error = %chain(&error), "the sandbox does not answer; a new one is made");
+                Ok(false)
+            }
+        }
+    }
+
+    async fn restore_in_place(&self, sandbox: &Sandbox, which: Which) -> Result<Restored, WorkspaceError> {
+        let closed = self.fence.close();
+        closed.emptied(self.settings().leave_wait).await;
+        let restored = self.house.snapshots.restore(sandbox, &self.project, which).await?;
+        self.start_services(sandbox, Start::AfterRestore).await;
+        let absent = self.absent(&restored.left_out);
+        self.notice(&format!("The files were set back to snapshot {}.{absent}", restored.stamp));
+        let (provider, id) = self.whereabouts();
+        self.tell(EventKind::Restored { stamp: restored.stamp, sandbox: id, provider }).await;
+        Ok(restored)
+    }
+}

@@ -1,0 +1,104 @@
+//! Clears up after handovers that broke off, in this process or one before it, and ends sandboxes that nobody works in.
+
+use futures::TryStreamExt;
+use sdk::ListQuery;
+use tracing::warn;
+
+use super::core::{Core, METADATA, Turn};
+use super::details::{Handover, Place, Stopped};
+use super::error::WorkspaceError;
+use super::wake::Found;
+use crate::chain::chain;
+use crate::faults::{Point, reach};
+use crate::provider::ANSWER_TIME;
+use crate::records::WorkspaceState;
+
+impl Core {
+    /// Goes back to before a handover that failed, as far as that can be done now; the rest is done by whoever comes next.
+    pub(super) async fn undo(&self, turn: &Turn<'_>) {
+        if let Err(error) = self.settle(turn).await {
+            warn!(workspace = %self.name, error = %chain(&error), "a handover that failed is still to be undone");
+        }
+    }
+
+    /// Ends what a broken-off handover left, here or in a process before this one. Afterwards the workspace is in its old
+    /// sandbox, or in none and its files are in a snapshot.
+    pub(super) async fn settle(&self, turn: &Turn<'_>) -> Result<(), WorkspaceError> {
+        let handover = self.seat().details.handover.clone();
+        let Some(Handover { old, successor, .. }) = handover else {
+            return Ok(self.update(turn, |record, _| record.state = settled(record.sandbox.is_some())).await?);
+        };
+        let old_lives = match &old {
+            None => false,
+            // Nobody knows: it is still the best there is, and the next look will tell.
+            Some(place) => !matches!(self.look(place).await, Ok(Found::Gone)),
+        };
+        let kept = old.clone().filter(|_| old_lives);
+        let mut retired: Vec<Place> = successor.into_iter().collect();
+        for place in self.strays(kept.as_ref()).await {
+            if !retired.contains(&place) {
+                retired.push(place);
+            }
+        }
+        if let (Some(place), None) = (&old, &kept) {
+            self.close_interval(place).await;
+        }
+        self.update(turn, |record, details| {
+            record.sandbox = kept.as_ref().map(|place| place.sandbox.clone());
+            if let Some(place) = &kept {
+                record.provider = place.provider.clone();
+            }
+            record.state = settled(kept.is_some());
+            details.stopped = kept.is_none().then_some(Stopped::Lost);
+            details.handover = None;
+            details.retired.extend(retired);
+        })
+        .await?;
+        reach(Point::HandoverSettled).await;
+        self.end_retired(turn).await
+    }
+
+    /// Sandboxes that carry the workspace's name and are not its own: made by a process that died before it could note
+    /// them. Providers that do not answer are left for a sweep.
+    pub(super) async fn strays(&self, own: Option<&Place>) -> Vec<Place> {
+        let left_behind = self.seat().details.left_behind.clone();
+        let mut strays = Vec::new();
+        for provider in self.house.orchestrator.providers().iter().filter(|provider| provider.unusable().is_none()) {
+            let Ok(client) = provider.client().await else { continue };
+            let query = ListQuery::new().metadata(METADATA, self.name.as_str());
+            let rows: Result<Vec<_>, _> = client.within(ANSWER_TIME).list(query).try_collect().await;
+            match rows {
+                Ok(rows) => {
+                    // Whoever made one had this lease or one before it.
+                    let ours = self.house.ours(&rows, self.now()).await.unwrap_or_else(|_| vec![false; rows.len()]);
+                    let ids = rows.iter().zip(ours).filter(|(_, ours)| *ours);
+                    let ids = ids.filter_map(|(row, _)| row.sandbox_id.parse().ok());
+                    let places = ids.map(|sandbox| Place { provider: provider.name().clone(), sandbox });
+                    strays.extend(places.filter(|place| Some(place) != own && !left_behind.contains(place)));
+                }
+                Err(error) => warn!(provider = %provider.name(), %error, "left-over sandboxes were not looked for"),
+            }
+        }
+        strays
+    }
+
+    /// Ends sandboxes that nobody works in any more; what cannot be ended now is tried again later.
+    pub(super) async fn end_retired(&self, turn: &Turn<'_>) -> Result<(), WorkspaceError> {
+        let retired = self.seat().details.retired.clone();
+        if retired.is_empty() {
+            return Ok(());
+        }
+        let mut still = Vec::new();
+        for place in retired {
+            if !self.end(&place).await {
+                still.push(place);
+            }
+        }
+        reach(Point::HandoverTornDown).await;
+        Ok(self.update(turn, |_, details| details.retired = still).await?)
+    }
+}
+
+fn settled(has_sandbox: bool) -> WorkspaceState {
+    if has_sandbox { WorkspaceState::Ready } else { WorkspaceState::Stopped }
+}

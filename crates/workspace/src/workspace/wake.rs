@@ -1,0 +1,248 @@
+//! From whatever state a workspace is in to one where somebody can work: attached, resumed, or brought back from a
+//! snapshot.
+//!
+//! ```text
+//! Ready ── look ──┬─ running ──────────────────────────► attached
+//!                 ├─ paused ── budget ── resume ────────► attached
+//!                 ├─ gone ── budget ── newest snapshot ─► attached, with a notice
+//!                 └─ no answer, twice ──────────────────► sandbox_unreachable
+//! Moving ── settle: the old sandbox lives, or the snapshot has the files
+//! ```
+
+use std::time::Duration;
+
+use sdk::model::SandboxState;
+use sdk::{Connect, Sandbox, SandboxError};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::core::{Core, Turn};
+use super::details::{Place, Run, Stopped};
+use super::error::{Unavailable, WorkspaceError};
+use super::handover::{Succession, Why};
+use crate::chain::chain;
+use crate::clock::later;
+use crate::devserver::{self, Start};
+use crate::events::EventKind;
+use crate::faults::{Point, reach};
+use crate::ledger::Verdict;
+use crate::provider::ANSWER_TIME;
+use crate::records::{Size, WorkspaceState};
+use crate::snapshot::Which;
+
+/// What a look at a sandbox found.
+pub(super) enum Found {
+    Running { sandbox: Sandbox, remaining: Duration, size: Size },
+    Paused { size: Size },
+    Gone,
+}
+
+/// What was done to make a workspace ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// It ran.
+    Attached,
+    Resumed,
+    /// In a new sandbox.
+    BroughtBack,
+}
+
+impl Core {
+    /// Asks the provider. Neither wakes nor extends anything.
+    pub(super) async fn look(&self, place: &Place) -> Result<Found, WorkspaceError> {
+        let client = self.client(&place.provider).await?;
+        let looked = match client.within(ANSWER_TIME).look(&place.sandbox).await {
+            Ok(looked) => looked,
+            Err(SandboxError::NotFound { .. }) => return Ok(Found::Gone),
+            Err(error) => return Err(error.into()),
+        };
+        let listed = &looked.detail.listed;
+        let size = Size { cpu_count: listed.cpu_count, memory_mb: listed.memory_mb, disk_mb: listed.disk_size_mb };
+        if listed.state == SandboxState::Paused {
+            return Ok(Found::Paused { size });
+        }
+        let remaining = looked.remaining().or_else(|| {
+            // A service that does not tell its time has, we must hope, ours.
+            warn!(provider = %place.provider, "the provider does not say what time it is; its clock is taken for ours");
+            listed.end_at.parse().ok().map(|end| self.settings().clock.until(end))
+        });
+        Ok(Found::Running { sandbox: client.attach(&looked.detail)?, remaining: remaining.unwrap_or_default(), size })
+    }
+
+    /// Makes the workspace one that can be worked in.
+    pub(super) async fn wake(&self, turn: &Turn<'_>) -> Result<Woken, Unavailable> {
+        let state = self.seat().record.state;
+        match state {
+            WorkspaceState::SettingUp => return Err(Unavailable::NotSetUp(self.name.clone())),
+            WorkspaceState::Moving => self.settle(turn).await.map_err(|error| self.failed(error))?,
+            WorkspaceState::Ready | WorkspaceState::Stopped => {}
+        }
+        let (state, stopped) = {
+            let seat = self.seat();
+            (seat.record.state, seat.details.stopped)
+        };
+        let place = match (state, stopped, self.place()) {
+            (WorkspaceState::Stopped, Some(Stopped::TimeOver), _) => {
+                return Err(Unavailable::Stopped(self.name.clone()));
+            }
+            (WorkspaceState::Ready, _, Some(place)) => place,
+            _ => return self.bring_back(turn).await,
+        };
+        let first = match self.reach_sandbox(turn, &place).await {
+            Ok(Some(woken)) => return Ok(woken),
+            Ok(None) => return self.lost(turn, &place).await,
+            Err(Unavailable::Failed { source, .. }) => source,
+            Err(error) => return Err(error),
+        };
+        warn!(workspace = %self.name, error = %chain(&first), "the sandbox did not answer; once more");
+        tokio::time::sleep(self.settings().resume_again).await;
+        match self.reach_sandbox(turn, &place).await {
+            Ok(Some(woken)) => Ok(woken),
+            Ok(None) => self.lost(turn, &place).await,
+            Err(Unavailable::Failed { source, .. }) => Err(Unavailable::Unreachable {
+                workspace: self.name.clone(),
+                id: place.sandbox,
+                provider: place.provider,
+                reason: self.hidden(&chain(&source)),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn failed(&self, error: impl Into<WorkspaceError>) -> Unavailable {
+        match error.into() {
+            WorkspaceError::Unavailable(error) => error,
+            source => Unavailable::Failed { workspace: self.name.clone(), source: Box::new(source) },
+        }
+    }
+
+    /// Attaches to the sandbox if it runs, and resumes it if it is paused. None when it is gone.
+    async fn reach_sandbox(&self, turn: &Turn<'_>, place: &Place) -> Result<Option<Woken>, Unavailable> {
+        match self.look(place).await.map_err(|error| self.failed(error))? {
+            Found::Gone => Ok(None),
+            Found::Running { sandbox, remaining, size } => {
+                let was_paused = self.seat().record.paused;
+                if was_paused {
+                    // Somebody else resumed it, or a pause was never carried out.
+                    let run = Run { started_at: self.now(), ends_at: later(self.now(), remaining), size };
+                    let changed = self.update(turn, |record, details| {
+                        record.paused = false;
+                        details.saved_at_pause = None;
+                        details.run = Some(run);
+                    });
+                    changed.await.map_err(|error| self.failed(error))?;
+                    self.open_interval(place, &run).await;
+                }
+                self.attach(sandbox, remaining);
+                Ok(Some(Woken::Attached))
+            }
+            Found::Paused { size } => {
+                self.within_budget().await?;
+                match self.resume_sandbox(turn, place, size).await {
+                    Ok(()) => Ok(Some(Woken::Resumed)),
+                    Err(WorkspaceError::Sandbox(SandboxError::NotFound { .. })) => Ok(None),
+                    Err(error) => Err(self.failed(error)),
+                }
+            }
+        }
+    }
+
+    /// Wakes a paused sandbox, and what is declared to run in it.
+    async fn resume_sandbox(&self, turn: &Turn<'_>, place: &Place, size: Size) -> Result<(), WorkspaceError> {
+        let started = Instant::now();
+        let client = self.client(&place.provider).await?;
+        let provider = self.house.orchestrator.provider(&place.provider)?;
+        let lifetime = provider.plan().lifetime(self.settings().resumed.min(self.ttl_left()));
+        let sandbox = client.connect(&place.sandbox, Connect::timeout(lifetime)).await?;
+        reach(Point::ResumeConnected).await;
+        sandbox.set_timeout(lifetime).await?;
+        let run = Run { started_at: self.now(), ends_at: later(self.now(), lifetime), size };
+        self.update(turn, |record, details| {
+            record.paused = false;
+            details.saved_at_pause = None;
+            details.run = Some(run);
+        })
+        .await?;
+        reach(Point::ResumeNoted).await;
+        self.open_interval(place, &run).await;
+        if let Err(error) = devserver::end_leftovers(&sandbox).await {
+            warn!(workspace = %self.name, error = %chain(&error), "left-over processes may still run");
+        }
+        self.start_services(&sandbox, Start::Plain).await;
+        self.attach(sandbox, lifetime);
+        info!(workspace = %self.name, sandbox = %place, took = ?started.elapsed(), "resumed");
+        self.tell(EventKind::Resumed { sandbox: place.sandbox.to_string(), took: started.elapsed() }).await;
+        Ok(())
+    }
+
+    /// Starts what is declared to run. What does not start is told to whoever works here, and stops nobody.
+    pub(super) async fn start_services(&self, sandbox: &Sandbox, how: Start) {
+        let Some(server) = self.dev_server() else { return };
+        match devserver::start(sandbox, &server, how).await {
+            Ok(ready) => {
+                let url = self.url(sandbox, ready.port);
+                self.tell(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;
+            }
+            Err(error) => {
+                let reason = self.hidden(&chain(&error));
+                self.notice(&format!("The dev server was not started: {reason}"));
+                self.tell(EventKind::DevServerFailed { reason }).await;
+            }
+        }
+    }
+
+    /// Where a port of a sandbox is reached from outside.
+    pub(super) fn url(&self, sandbox: &Sandbox, port: u16) -> String {
+        let scheme = if sandbox.client().api_url().starts_with("http://") { "http" } else { "https" };
+        format!("{scheme}://{}", sandbox.host(port))
+    }
+
+    pub(super) fn ttl_left(&self) -> Duration {
+        let ends = self.seat().record.expires_at;
+        self.settings().clock.until(ends)
+    }
+
+    /// The sandbox is gone without having been asked to: a new one takes its place.
+    async fn lost(&self, turn: &Turn<'_>, place: &Place) -> Result<Woken, Unavailable> {
+        self.gone(turn, place).await.map_err(|error| self.failed(error))?;
+        self.bring_back(turn).await
+    }
+
+    /// A new sandbox with the files of the newest good snapshot.
+    async fn bring_back(&self, turn: &Turn<'_>) -> Result<Woken, Unavailable> {
+        self.within_budget().await?;
+        let succession = Succession {
+            why: Why::Lost,
+            target: self.seat().record.provider.clone().into(),
+            which: Which::Newest,
+            old: None,
+            saved: None,
+            running: Vec::new(),
+        };
+        match self.succeed(turn, succession).await {
+            Ok(_) => Ok(Woken::BroughtBack),
+            Err(WorkspaceError::Unavailable(error)) => Err(error),
+            Err(error) => Err(Unavailable::Expired { workspace: self.name.clone(), source: Box::new(error) }),
+        }
+    }
+
+    /// Reports shares of limits that are reached, and refuses when one is used up.
+    pub(super) async fn within_budget(&self) -> Result<(), Unavailable> {
+        let findings = match self.house.ledger.check(self.now()).await {
+            Ok(findings) => findings,
+            Err(error) => {
+                warn!(workspace = %self.name, error = %chain(&error), "the limits could not be looked at");
+                return Ok(());
+            }
+        };
+        let provider = self.seat().record.provider.clone();
+        let verdict = findings.verdict(self.project.as_str(), &provider);
+        for warning in findings.warnings {
+            self.tell(EventKind::LimitWarning(warning)).await;
+        }
+        match verdict {
+            Verdict::GoOn => Ok(()),
+            Verdict::SnapshotAndPause { limit } => Err(Unavailable::OverBudget { workspace: self.name.clone(), limit }),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Lines in sandboxes, repositories on this machine, and a set-up whose progress is kept.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+
+use sandbar_workspace::setup::{self, Progress, Setup, StepFailed};
+use sdk::Sandbox;
+
+pub(crate) const PROJECT: &str = setup::PROJECT_DIRECTORY;
+
+/// Runs a line in the project's directory, which must succeed.
+#[track_caller]
+pub(crate) fn run(sandbox: &Sandbox, line: &str) -> impl Future<Output = String> {
+    let place = std::panic::Location::caller();
+    let command = sdk::Command::exec("/bin/bash", ["-c", &format!("cd {PROJECT} 2>/dev/null; {line}")]);
+    let sandbox = sandbox.clone();
+    let line = line.to_owned();
+    async move {
+        let output = sandbox.commands().run(command).await.expect("the sandbox answers");
+        assert!(output.success(), "{place}: {line}\n{}{}", output.stdout_text(), output.stderr_text());
+        output.stdout_text().trim_end().to_owned()
+    }
+}
+
+/// Waits until something in the sandbox listens on a port.
+pub(crate) async fn listens(sandbox: &Sandbox, port: u16) {
+    let look = format!(
+        "for i in $(seq 600); do (: <>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && exit 0; sleep 0.1; done; exit 1"
+    );
+    run(sandbox, &look).await;
+}
+
+/// Runs git on this machine, with an author and without anybody's configuration.
+#[track_caller]
+pub(crate) fn git(directory: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(directory).args(["-c", "user.name=Test", "-c", "user.email=test@example.com"]);
+    command.args(["-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always"]).args(arguments);
+    command.envs([("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_CONFIG_SYSTEM", "/dev/null")]);
+    let output = command.output().expect("git runs");
+    assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+/// Writes a file and commits it with everything else.
+#[track_caller]
+pub(crate) fn commit(directory: &Path, name: &str, content: &str) {
+    std::fs::write(directory.join(name), content).expect("a directory of our own");
+    git(directory, &["add", "--all"]);
+    git(directory, &["commit", "--quiet", "--message", name]);
+}
+
+/// Keeps the progress of a set-up as records do: as text.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Mutex<Option<String>>);
+
+impl Kept {
+    pub(crate) fn progress(&self) -> Progress {
+        let kept = self.0.lock().expect("nobody panics with it");
+        kept.as_deref().map(|text| serde_json::from_str(text).expect("what was stored")).unwrap_or_default()
+    }
+
+    /// Goes on from what was kept.
+    pub(crate) async fn set_up(&self, sandbox: &Sandbox, setup: &Setup) -> Result<Progress, StepFailed> {
+        let mut progress = self.progress();
+        let save = |progress: Progress| async move {
+            let text = serde_json::to_string(&progress).expect("it can be stored");
+            *self.0.lock().expect("nobody panics with it") = Some(text);
+            Ok::<_, Infallible>(())
+        };
+        setup::run(sandbox, setup, &mut progress, save).await.map(|()| progress)
+    }
+}
+
+/// An error with its causes.
+pub(crate) fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
