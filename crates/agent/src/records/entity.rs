@@ -1,0 +1,48 @@
+//! The rows of the database, the same on SQLite and Postgres. Times are microseconds since the epoch, structured values
+//! are JSON texts, money is billionths of a dollar.
+#![expect(unreachable_pub, reason = "the derive macros refer to these as public")]
+
+pub(super) mod run {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "agent_run")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub id: String,
+        pub plan: String,
+        pub created_at_us: i64,
+        pub state: String,
+        pub stop_reason: Option<String>,
+        pub turns: i64,
+        pub usage: String,
+        pub cost_nanos: i64,
+        pub seen_at_us: i64,
+        pub cancel_asked: bool,
+        pub entries: i64,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}
+
+pub(super) mod entry {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "agent_entry")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub run: String,
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub number: i64,
+        pub entry: String,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}

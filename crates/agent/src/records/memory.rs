@@ -1,0 +1,90 @@
+//! Records that end with the process, for tests.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use super::port::{AppendError, Entry, Head, RunId, RunRecord, RunRecords, RunRecordsError};
+use crate::plan::Plan;
+
+/// A memory in this process.
+#[derive(Debug, Default)]
+pub struct MemoryRunRecords {
+    runs: Mutex<BTreeMap<RunId, (RunRecord, Vec<Entry>)>>,
+}
+
+impl MemoryRunRecords {
+    fn runs(&self) -> MutexGuard<'_, BTreeMap<RunId, (RunRecord, Vec<Entry>)>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl RunRecords for MemoryRunRecords {
+    async fn begin(&self, run: &RunRecord) -> Result<(), RunRecordsError> {
+        match self.runs().entry(run.id.clone()) {
+            std::collections::btree_map::Entry::Vacant(place) => {
+                place.insert((run.clone(), Vec::new()));
+                Ok(())
+            }
+            std::collections::btree_map::Entry::Occupied(_) => {
+                Err(RunRecordsError { what: "write", source: "there is such a run already".into() })
+            }
+        }
+    }
+
+    async fn append(&self, id: &RunId, count: u64, entries: &[Entry], head: &Head) -> Result<(), AppendError> {
+        let mut runs = self.runs();
+        match runs.get_mut(id) {
+            Some((run, held)) if run.entries == count => {
+                held.extend_from_slice(entries);
+                run.entries = u64::try_from(held.len()).unwrap_or(u64::MAX);
+                run.head = head.clone();
+                Ok(())
+            }
+            _ => Err(AppendError::Taken(id.clone())),
+        }
+    }
+
+    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, RunRecordsError> {
+        Ok(self.runs().get(id).map(|(run, _)| run.clone()))
+    }
+
+    async fn runs(&self) -> Result<Vec<RunRecord>, RunRecordsError> {
+        let mut all: Vec<RunRecord> = self.runs().values().map(|(run, _)| run.clone()).collect();
+        all.sort_by(|a, b| (b.created_at, &b.id).cmp(&(a.created_at, &a.id)));
+        Ok(all)
+    }
+
+    async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError> {
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        Ok(self.runs().get(id).map(|(_, held)| held.iter().skip(skip).cloned().collect()).unwrap_or_default())
+    }
+
+    async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {
+        if let Some((run, _)) = self.runs().get_mut(id) {
+            run.plan = plan.clone();
+        }
+        Ok(())
+    }
+
+    async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
+        Ok(self.runs().get_mut(id).map(|(run, _)| run.cancel_asked = true).is_some())
+    }
+
+    async fn forget_cancel(&self, id: &RunId) -> Result<(), RunRecordsError> {
+        if let Some((run, _)) = self.runs().get_mut(id) {
+            run.cancel_asked = false;
+        }
+        Ok(())
+    }
+
+    async fn touch(&self, id: &RunId, now: Timestamp) -> Result<bool, RunRecordsError> {
+        Ok(self.runs().get_mut(id).is_some_and(|(run, _)| {
+            run.head.seen_at = now;
+            run.cancel_asked
+        }))
+    }
+}

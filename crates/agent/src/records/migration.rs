@@ -1,0 +1,59 @@
+//! The form of the tables, one step after the other. Steps are only ever added, and each can be done again: see the records
+//! of workspaces, which are kept in the same database.
+
+use sea_orm_migration::prelude::*;
+use sea_orm_migration::schema::{big_integer, boolean, string, string_null, text};
+use sea_orm_migration::{MigrationName, MigrationTrait, MigratorTrait, SchemaManager};
+
+pub(super) struct Migrator;
+
+#[async_trait::async_trait]
+impl MigratorTrait for Migrator {
+    fn migrations() -> Vec<Box<dyn MigrationTrait>> {
+        vec![Box::new(First)]
+    }
+
+    fn migration_table_name() -> DynIden {
+        "agent_migration".into_iden()
+    }
+}
+
+/// Runs and their entries.
+struct First;
+
+impl MigrationName for First {
+    fn name(&self) -> &str {
+        "m0001_runs"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for First {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let run = Table::create()
+            .table("agent_run")
+            .if_not_exists()
+            .col(string("id").primary_key())
+            .col(text("plan"))
+            .col(big_integer("created_at_us"))
+            .col(string("state"))
+            .col(string_null("stop_reason"))
+            .col(big_integer("turns"))
+            .col(text("usage"))
+            .col(big_integer("cost_nanos"))
+            .col(big_integer("seen_at_us"))
+            .col(boolean("cancel_asked"))
+            .col(big_integer("entries"))
+            .to_owned();
+        let entry = Table::create()
+            .table("agent_entry")
+            .if_not_exists()
+            .col(string("run"))
+            .col(big_integer("number"))
+            .col(text("entry"))
+            .primary_key(Index::create().col("run").col("number"))
+            .to_owned();
+        manager.create_table(run).await?;
+        manager.create_table(entry).await
+    }
+}

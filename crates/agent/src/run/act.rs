@@ -1,0 +1,436 @@
+//! Makes the calls of an answer. What only reads runs side by side; what writes waits for all before it, and all after it
+//! wait for it: the outcome is that of one call after the other.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::{FutureExt as _, StreamExt as _, stream};
+use serde_json::Value;
+use tokio::time::timeout;
+use tools::{ErrorCode, Progress, ToolDispatcher, ToolResult, Watch};
+
+use super::journal::Teller;
+use super::observe::{self, Shaped};
+use super::stuck::Verdict;
+use super::{End, LAST_TURN, MOST_FORMAT_ERRORS, Next, Run, RunError};
+use crate::approval::{Answer, Decision, Question};
+use crate::change::{Change, Ended, Fact};
+use crate::event::Event;
+use crate::ledger::facts;
+use crate::message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
+use crate::model::Fault;
+use crate::stop::StopReason;
+
+/// Reads side by side.
+const MOST_AT_ONCE: usize = 8;
+/// For a dispatcher to end what was cancelled; with the rest of the work this stays within two seconds.
+const CANCEL_GRACE: Duration = Duration::from_millis(1500);
+/// A call that takes this much longer than it may has been forgotten.
+const BACKSTOP: Duration = Duration::from_secs(600);
+const BASH_DEFAULT: u64 = 60;
+/// Answers in a row from a sandbox that is not there.
+const MOST_UNAVAILABLE: u32 = 3;
+
+const CANCELLED: &str = "Not executed: cancelled.";
+const AFTER_LAST_TURN: &str = "Not executed: this was the last turn.";
+
+impl Run {
+    /// Makes the calls that are open, and puts their results into the conversation. Nothing is open: nothing happens.
+    pub(super) async fn act(&mut self) -> Result<Next, RunError> {
+        if self.state.open.is_none() {
+            return Ok(Next::GoOn);
+        }
+        if self.state.turns >= self.plan.settings.max_turns {
+            self.fill_missing(AFTER_LAST_TURN);
+            return Ok(self.observe());
+        }
+        self.recover().await?;
+        let calls = self.calls();
+        let mut at = 0;
+        while at < calls.len() && !self.parts.cancel.is_cancelled() {
+            let end = match reads(&calls[at].name) {
+                true => at + calls[at..].iter().take_while(|call| reads(&call.name)).count(),
+                false => at + 1,
+            };
+            self.group(&calls[at..end]).await?;
+            at = end;
+        }
+        self.fill_missing(CANCELLED);
+        Ok(self.observe())
+    }
+
+    fn calls(&self) -> Vec<ToolUse> {
+        self.state.messages.last().map(|answer| answer.calls().cloned().collect()).unwrap_or_default()
+    }
+
+    fn is_settled(&self, id: &str) -> bool {
+        self.state.open.as_ref().is_some_and(|open| open.ended.contains_key(id))
+    }
+
+    pub(super) fn has_begun(&self, id: &str) -> bool {
+        self.state.open.as_ref().is_some_and(|open| open.begun.contains(id))
+    }
+
+    /// Makes some calls side by side.
+    async fn group(&mut self, calls: &[ToolUse]) -> Result<(), RunError> {
+        let mut allowed = Vec::new();
+        for call in calls.iter().filter(|call| !self.is_settled(&call.id)).cloned().collect::<Vec<_>>() {
+            if self.allows(&call).await? {
+                allowed.push(call);
+            }
+        }
+        if allowed.is_empty() || self.parts.cancel.is_cancelled() {
+            return Ok(());
+        }
+        for call in &allowed {
+            // A read that was begun before a crash is begun only once in the record.
+            if !self.has_begun(&call.id) {
+                let event = self.started(call);
+                self.note(event, Some(Change::CallBegun { id: call.id.clone() }));
+            }
+        }
+        self.flush().await?;
+        let mut left = allowed.len();
+        let (tools, teller) = (Arc::clone(&self.parts.tools), self.journal.teller());
+        let cancel = self.parts.cancel.clone();
+        let work = allowed.into_iter().map(|call| {
+            let watch =
+                Watch { cancel: cancel.clone(), detach_after: None, progress: Some(progress(&teller, &call.id)) };
+            execute(Arc::clone(&tools), call, watch)
+        });
+        let mut work = stream::iter(work).buffer_unordered(MOST_AT_ONCE);
+        while let Some((call, result, took)) = work.next().await {
+            self.ended(&call, &result, took).await;
+            left -= 1;
+            // The last one is written with what follows from it.
+            if left > 0 {
+                self.flush().await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn started(&self, call: &ToolUse) -> Event {
+        let args = self.mask_json(&call.input);
+        Event::ToolCallStarted { id: call.id.clone(), tool: call.name.clone(), args }
+    }
+
+    fn mask_json(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.mask(text)),
+            Value::Array(items) => items.iter().map(|item| self.mask_json(item)).collect(),
+            Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), self.mask_json(value))).collect(),
+            other => other.clone(),
+        }
+    }
+
+    /// Whether a call may be made. One that may not is settled here.
+    async fn allows(&mut self, call: &ToolUse) -> Result<bool, RunError> {
+        let denied = match self.judge.decide(&call.name, &call.input) {
+            Decision::Allow => return Ok(true),
+            Decision::Deny => "Denied: the policy of this run does not allow this call. Find another way.".to_owned(),
+            Decision::Ask => {
+                let args = self.mask_json(&call.input);
+                self.note(Event::ApprovalAsked { id: call.id.clone(), tool: call.name.clone(), args }, None);
+                self.flush().await?;
+                let question = Question {
+                    run: self.id.to_string(),
+                    id: call.id.clone(),
+                    tool: call.name.clone(),
+                    input: call.input.clone(),
+                };
+                let asked = self.parts.cancel.run_until_cancelled(self.parts.approver.ask(question)).await;
+                let Some(answer) = asked else { return Ok(false) };
+                let (allowed, reason) = match answer {
+                    Answer::Allow => (true, None),
+                    Answer::Deny(reason) => (false, reason),
+                };
+                let event = Event::ApprovalAnswered { id: call.id.clone(), allowed, reason: reason.clone() };
+                self.note(event, None);
+                if allowed {
+                    return Ok(true);
+                }
+                match reason {
+                    Some(reason) => format!("Denied by the user: {reason}"),
+                    None => "Denied by the user. Find another way, or ask what they want.".to_owned(),
+                }
+            }
+        };
+        self.settle_call(call, "denied", denied);
+        Ok(false)
+    }
+
+    /// Takes in what a call has given.
+    async fn ended(&mut self, call: &ToolUse, result: &ToolResult, took: Duration) {
+        let mut facts = facts(call, result);
+        for fact in &mut facts {
+            self.mask_fact(fact);
+        }
+        let mut content: Vec<Part> = result.content.iter().map(Part::from).collect();
+        let mut notices = Vec::new();
+        for part in &mut content {
+            if let Part::Text(text) = part {
+                *text = self.mask(text);
+                take_notices(text, &facts, &mut notices);
+                if text.trim().is_empty() {
+                    // The API takes no empty text.
+                    *text = "(no text)".into();
+                }
+            }
+        }
+        if content.is_empty() {
+            content.push(Part::Text("(no text)".into()));
+        }
+        let whole = observe::whole(call, &result.structured).map(str::to_owned);
+        let whole = match whole {
+            None if call.name == "bash" => self.keep_whole(call, &content).await,
+            whole => whole,
+        };
+        let budget = self.plan.settings.result_budget;
+        let Shaped { content, truncated } = observe::shape(call, content, result.is_error, whole.as_deref(), budget);
+        let truncated = truncated || result.structured["truncated"] == true;
+        let code = result.code.map(|code| code.as_str().to_owned());
+        for fact in &facts {
+            if let Fact::TaskEnded { task, exit_code, output } = fact {
+                let (task_id, exit_code, output_path) = (task.clone(), *exit_code, output.clone());
+                self.note(Event::BackgroundExited { task_id, exit_code, output_path }, None);
+            }
+        }
+        let outcome = ToolOutcome { tool_use_id: call.id.clone(), content, is_error: result.is_error };
+        let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        self.count(result.code);
+        let ended = Ended { outcome, code, facts, notices };
+        self.note(finished(call, &ended, duration_ms, truncated), Some(Change::CallEnded { ended }));
+    }
+
+    fn mask_fact(&self, fact: &mut Fact) {
+        match fact {
+            Fact::Ran { command: text, .. }
+            | Fact::TaskBegun { command: text, .. }
+            | Fact::Failed { subject: text, .. }
+            | Fact::Worked { subject: text, .. } => *text = self.mask(text),
+            Fact::Read { .. } | Fact::Changed { .. } | Fact::TaskEnded { .. } | Fact::Directory { .. } => {}
+        }
+    }
+
+    /// A text that the dispatcher found short enough and the loop does not is kept in the sandbox, where the model can
+    /// read all of it.
+    async fn keep_whole(&self, call: &ToolUse, content: &[Part]) -> Option<String> {
+        let text = content.iter().find_map(Part::as_text)?;
+        if text.chars().count() <= self.plan.settings.result_budget {
+            return None;
+        }
+        let safe: String = call.id.chars().filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect();
+        let path = format!("/tmp/.sandbar-agent/{safe}.log");
+        let input = serde_json::json!({ "path": path, "content": text });
+        let kept = timeout(BACKSTOP, self.parts.tools.dispatch("write_file", input)).await;
+        kept.ok().filter(|kept| !kept.is_error).map(|_| path)
+    }
+
+    fn count(&mut self, code: Option<ErrorCode>) {
+        match code {
+            Some(ErrorCode::Timeout) => self.timeouts += 1,
+            Some(ErrorCode::SandboxUnavailable) => self.unavailable += 1,
+            Some(ErrorCode::Cancelled) => {}
+            _ => (self.timeouts, self.unavailable) = (0, 0),
+        }
+    }
+
+    /// Settles a call that is not made, or whose outcome nobody knows.
+    pub(super) fn settle_call(&mut self, call: &ToolUse, code: &str, text: String) {
+        if !self.has_begun(&call.id) {
+            let event = self.started(call);
+            self.note(event, None);
+        }
+        let outcome =
+            ToolOutcome { tool_use_id: call.id.clone(), content: vec![Part::Text(self.mask(&text))], is_error: true };
+        let ended = Ended { outcome, code: Some(code.to_owned()), facts: Vec::new(), notices: Vec::new() };
+        self.note(finished(call, &ended, 0, false), Some(Change::CallEnded { ended }));
+    }
+
+    /// Gives every call that has no result one.
+    pub(super) fn fill_missing(&mut self, text: &str) {
+        for call in self.calls() {
+            if !self.is_settled(&call.id) {
+                self.settle_call(&call, ErrorCode::Cancelled.as_str(), text.to_owned());
+            }
+        }
+    }
+
+    /// Calls that cannot be made at all get their results at once: unknown tools, inputs that are none.
+    pub(super) fn refuse_faulty(&mut self, faults: &[(String, Fault)]) {
+        let calls = self.calls();
+        let names = tools::NAMES.join(", ");
+        let (mut refused, mut unfinished) = (0, false);
+        for call in &calls {
+            let fault = faults.iter().find(|(id, _)| *id == call.id).map(|(_, fault)| fault);
+            let text = match fault {
+                Some(Fault::Unfinished) => {
+                    unfinished = true;
+                    "Not executed: the answer was cut off before this call was complete. Make it again, in smaller pieces.".to_owned()
+                }
+                Some(Fault::Invalid { problem, begins }) => format!(
+                    "Not executed: the input is not a JSON object ({problem}). It began with: {begins}\n{}",
+                    fields(&call.name)
+                ),
+                None if !tools::NAMES.contains(&call.name.as_str()) => {
+                    format!("[{}: unknown tool]\nThe tools are: {names}.", call.name)
+                }
+                None if !call.input.is_object() => {
+                    format!("Not executed: the input is not a JSON object.\n{}", fields(&call.name))
+                }
+                None => continue,
+            };
+            if !matches!(fault, Some(Fault::Unfinished)) {
+                refused += 1;
+            }
+            let code = if fault.is_some() { ErrorCode::InvalidInput } else { ErrorCode::UnknownTool };
+            self.settle_call(call, code.as_str(), text);
+        }
+        if calls.is_empty() {
+            return;
+        }
+        self.format_errors = if refused == calls.len() { self.format_errors + 1 } else { 0 };
+        self.unfinished = if unfinished { self.unfinished + 1 } else { 0 };
+    }
+
+    /// Puts all results into the conversation, and says whether it can go on.
+    pub(super) fn observe(&mut self) -> Next {
+        let calls = self.calls();
+        let mut open = self.state.open.take().unwrap_or_default();
+        let mut results = Vec::with_capacity(calls.len());
+        let (mut notices, mut end) = (Vec::new(), None);
+        for call in calls {
+            let mut ended = open.ended.remove(&call.id).unwrap_or_else(|| missing(&call.id));
+            if self.plan.settings.stuck_detection {
+                match self.stuck.look(&call, &ended) {
+                    Verdict::Fine => {}
+                    Verdict::Nudge(text) => {
+                        ended.outcome.content.push(Part::Text(text.clone()));
+                        self.note(Event::Nudge { text }, None);
+                    }
+                    Verdict::Stuck(why) => {
+                        end = Some(End::new(StopReason::Stuck, format!("The model goes in circles: {why}.")))
+                    }
+                }
+            }
+            notices.append(&mut ended.notices);
+            results.push((call, ended.outcome));
+        }
+        observe::fit_batch(&mut results, self.plan.settings.batch_budget);
+        let mut content: Vec<Block> = results.into_iter().map(|(_, outcome)| Block::ToolResult(outcome)).collect();
+        content.extend(notices.into_iter().map(Block::Text));
+        if self.state.turns + 1 == self.plan.settings.max_turns {
+            content.push(Block::Text(LAST_TURN.into()));
+        }
+        self.note(Event::Observed {}, Some(Change::Observed { message: Message { role: Role::User, content } }));
+        if self.parts.cancel.is_cancelled() {
+            return Next::Stop(End::cancelled());
+        }
+        match end.or_else(|| self.given_up()) {
+            Some(end) => Next::Stop(end),
+            None => Next::GoOn,
+        }
+    }
+
+    fn given_up(&self) -> Option<End> {
+        if self.format_errors >= MOST_FORMAT_ERRORS || self.unfinished > MOST_FORMAT_ERRORS {
+            return Some(End::new(
+                StopReason::FormatErrors,
+                "The model's calls could not be understood, several times in a row.",
+            ));
+        }
+        if self.timeouts >= self.plan.settings.consecutive_timeouts {
+            let message = format!("{} calls in a row took longer than they may.", self.timeouts);
+            return Some(End::new(StopReason::ConsecutiveTimeouts, message));
+        }
+        if self.unavailable >= MOST_UNAVAILABLE {
+            return Some(End::new(StopReason::SandboxLost, "The sandbox does not answer any more."));
+        }
+        None
+    }
+}
+
+/// Whether a tool changes nothing.
+pub(super) fn reads(tool: &str) -> bool {
+    matches!(tool, "read_file" | "grep" | "glob" | "take_screenshot")
+}
+
+fn missing(id: &str) -> Ended {
+    let content = vec![Part::Text(CANCELLED.into())];
+    let outcome = ToolOutcome { tool_use_id: id.to_owned(), content, is_error: true };
+    Ended { outcome, code: Some(ErrorCode::Cancelled.as_str().into()), facts: Vec::new(), notices: Vec::new() }
+}
+
+fn finished(call: &ToolUse, ended: &Ended, duration_ms: u64, truncated: bool) -> Event {
+    Event::ToolCallFinished {
+        id: call.id.clone(),
+        tool: call.name.clone(),
+        is_error: ended.outcome.is_error,
+        code: ended.code.clone(),
+        duration_ms,
+        truncated,
+        summary: observe::summary(&ended.outcome),
+    }
+}
+
+/// What a tool wants to be given.
+fn fields(tool: &str) -> String {
+    let definitions = tools::definitions();
+    let Some(definition) = definitions.iter().find(|definition| definition.name == tool) else { return String::new() };
+    let properties = definition.input_schema["properties"].as_object();
+    let names: Vec<&str> = properties.map(|fields| fields.keys().map(String::as_str).collect()).unwrap_or_default();
+    format!("Fields of {tool}: {}; required: {}.", names.join(", "), definition.input_schema["required"])
+}
+
+/// Exits of background tasks are told once, after all results, and not inside of one.
+fn take_notices(text: &mut String, facts: &[Fact], notices: &mut Vec<String>) {
+    for fact in facts {
+        let Fact::TaskEnded { task, .. } = fact else { continue };
+        let begins = format!("[Background task {task} has ended");
+        let Some(line) = text.lines().find(|line| line.starts_with(&begins)).map(str::to_owned) else { continue };
+        *text = text.replacen(&format!("{line}\n"), "", 1);
+        notices.push(line);
+    }
+}
+
+fn progress(teller: &Teller, id: &str) -> Arc<dyn Fn(Progress) + Send + Sync> {
+    let (teller, id) = (teller.clone(), id.to_owned());
+    Arc::new(move |progress: Progress| {
+        let id = id.clone();
+        let event = |chunk| Event::ToolOutputDelta { id, stream: "stdout".into(), chunk };
+        teller.delta(event, &format!("{}\n", progress.last_line));
+    })
+}
+
+/// Makes one call. Whatever happens, there is a result.
+async fn execute(tools: Arc<dyn ToolDispatcher>, call: ToolUse, watch: Watch) -> (ToolUse, ToolResult, Duration) {
+    let begun = Instant::now();
+    let cancel = watch.cancel.clone();
+    let limit = call.input["timeout"].as_u64().unwrap_or(BASH_DEFAULT).min(3600);
+    let work = AssertUnwindSafe(tools.dispatch_watched(&call.name, call.input.clone(), watch)).catch_unwind();
+    let too_late = async {
+        cancel.cancelled().await;
+        tokio::time::sleep(CANCEL_GRACE).await;
+    };
+    let result = tokio::select! {
+        biased;
+        result = timeout(Duration::from_secs(limit) + BACKSTOP, work) => match result {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => failure(ErrorCode::Internal, "The tool failed because of a mistake in itself."),
+            Err(_) => failure(ErrorCode::Timeout, "outcome unknown: the call did not come back long after its time was up."),
+        },
+        () = too_late => failure(ErrorCode::Cancelled, "outcome unknown: the call was cancelled and did not end in time."),
+    };
+    (call, result, begun.elapsed())
+}
+
+fn failure(code: ErrorCode, text: &str) -> ToolResult {
+    ToolResult {
+        is_error: true,
+        code: Some(code),
+        content: vec![tools::Block::Text(text.into())],
+        structured: serde_json::json!({ "error": { "code": code.as_str() } }),
+    }
+}

@@ -1,0 +1,564 @@
+//! One run: think, act, observe, repeat.
+//!
+//! Invariants. Every tool call has exactly one result, in order, in the message after its answer, on every path out of this
+//! module. What is acted on was written down before. Nothing before the newest message changes, except by `room.rs`.
+
+mod act;
+mod check;
+mod journal;
+mod observe;
+mod room;
+mod state;
+mod stuck;
+mod think;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tools::ToolDispatcher;
+use workspace::ledger::Usd;
+
+use crate::approval::{Approver, InvalidPattern, Judge};
+use crate::change::Change;
+use crate::event::Event;
+use crate::feed::Feed;
+use crate::message::{Block, Message, Role};
+use crate::model::{Model, ModelStop, Turn, Usage};
+use crate::plan::{Phase, Plan};
+use crate::records::{Head, RunId, RunRecord, RunRecords, RunRecordsError, RunState};
+use crate::stop::StopReason;
+use crate::workplace::{Workplace, WorkplaceError};
+use journal::Journal;
+use state::State;
+use stuck::Stuck;
+use think::Thought;
+
+/// How often the driver shows that it lives, and looks whether it is to stop.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// For saving and pausing at the end.
+const KEEPING: Duration = Duration::from_secs(600);
+/// Answers without a call in a row, although the model was asked to go on.
+const MOST_IDLE: u32 = 3;
+/// Answers in a row that could not be understood.
+const MOST_FORMAT_ERRORS: u32 = 3;
+
+const LAST_TURN: &str = "This is your last turn; answer now without tools.";
+const CONTINUE: &str = "Continue.";
+
+/// What a run works with.
+#[derive(Clone)]
+pub struct Parts {
+    pub model: Arc<dyn Model>,
+    pub tools: Arc<dyn ToolDispatcher>,
+    pub workplace: Arc<dyn Workplace>,
+    pub records: Arc<dyn RunRecords>,
+    pub approver: Arc<dyn Approver>,
+    /// Where everything that happens is told.
+    pub feed: Feed,
+    /// Cancelled: the run ends within two seconds, with a valid conversation.
+    pub cancel: CancellationToken,
+}
+
+/// A run that could not begin, or cannot go on being recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("there is no run {0}")]
+    NotFound(RunId),
+    #[error("run {0} has completed; there is nothing to go on with")]
+    Completed(RunId),
+    /// Leave it to them.
+    #[error("another process drives run {0}")]
+    Taken(RunId),
+    #[error("nobody knows what {0} costs, so it cannot be given a budget in dollars; limit turns or tokens instead")]
+    NoPrice(String),
+    #[error(transparent)]
+    Policy(#[from] InvalidPattern),
+    #[error(transparent)]
+    Records(#[from] RunRecordsError),
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    pub run: RunId,
+    pub stop_reason: StopReason,
+    /// What there is to say about it, in a sentence.
+    pub message: String,
+    pub turns: u64,
+    pub usage: Usage,
+    /// [`None`] when nobody knows the model's price.
+    pub cost: Option<Usd>,
+    /// The model's last words.
+    pub text: String,
+    pub files_changed: Vec<String>,
+    /// Still running, as far as is known.
+    pub background_tasks: Vec<String>,
+    /// The whole conversation, valid as it is.
+    pub conversation: Vec<Message>,
+}
+
+/// Why to stop, and what to say about it.
+#[derive(Debug)]
+struct End {
+    reason: StopReason,
+    message: String,
+}
+
+impl End {
+    fn new(reason: StopReason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+
+    fn cancelled() -> Self {
+        Self::new(StopReason::Cancelled, "The run was stopped. Everything is recorded; `resume` goes on.")
+    }
+}
+
+/// What a step leads to.
+enum Next {
+    GoOn,
+    Stop(End),
+}
+
+/// A run that is being driven.
+pub struct Run {
+    parts: Parts,
+    id: RunId,
+    plan: Plan,
+    tools: Vec<Value>,
+    judge: Judge,
+    state: State,
+    journal: Journal,
+    stuck: Stuck,
+    deadline: Option<Instant>,
+    run_state: RunState,
+    stop_reason: Option<StopReason>,
+    idle: u32,
+    format_errors: u32,
+    unfinished: u32,
+    timeouts: u32,
+    unavailable: u32,
+    /// The provider said that the conversation is too long.
+    full: bool,
+}
+
+impl Run {
+    /// Records a new run.
+    ///
+    /// # Errors
+    /// Its limits cannot be kept, or nothing can be recorded.
+    pub async fn begin(parts: Parts, id: RunId, plan: Plan) -> Result<Self, RunError> {
+        let head = Head {
+            state: RunState::Running,
+            stop_reason: None,
+            turns: 0,
+            usage: Usage::default(),
+            cost_nanos: 0,
+            seen_at: Timestamp::now(),
+        };
+        let mut run = Self::new(parts, id.clone(), plan.clone(), 0, 0)?;
+        let record = RunRecord { id, plan, created_at: Timestamp::now(), head, cancel_asked: false, entries: 0 };
+        run.parts.records.begin(&record).await?;
+        run.announce(false);
+        let task = run.task();
+        match run.phase() {
+            Some((index, phase)) => {
+                let event = run.phase_started(index, &phase);
+                run.note(event, Some(Change::Said { message: Message::user(task) }));
+            }
+            None => run.say(task),
+        }
+        run.flush().await?;
+        Ok(run)
+    }
+
+    /// Goes on with a run that another process has left. Only a completed one has nothing to go on with.
+    ///
+    /// # Errors
+    /// There is no such run, it has completed, or the records cannot be read.
+    pub async fn resume(parts: Parts, id: RunId) -> Result<Self, RunError> {
+        let record = parts.records.run(&id).await?.ok_or_else(|| RunError::NotFound(id.clone()))?;
+        if record.head.stop_reason == Some(StopReason::Completed) {
+            return Err(RunError::Completed(id));
+        }
+        let entries = parts.records.entries(&id, 0).await?;
+        let next = entries.last().map_or(0, |entry| entry.happened.seq + 1);
+        let count = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+        parts.records.forget_cancel(&id).await?;
+        let mut run = Self::new(parts, id, record.plan, count, next)?;
+        for change in entries.iter().filter_map(|entry| entry.change.as_ref()) {
+            run.state.apply(change);
+        }
+        run.journal.at_turn(run.state.turns);
+        run.announce(true);
+        if run.state.messages.is_empty() {
+            // The process ended before the task was written down.
+            let task = run.task();
+            run.say(task);
+        } else if record.head.state == RunState::Finished && run.state.open.is_none() {
+            run.note_to_model("The run was stopped and goes on now.");
+        }
+        run.flush().await?;
+        Ok(run)
+    }
+
+    fn new(parts: Parts, id: RunId, plan: Plan, count: u64, seq: u64) -> Result<Self, RunError> {
+        if plan.settings.max_cost_usd.is_some() && parts.model.price().is_none() {
+            return Err(RunError::NoPrice(parts.model.name().to_owned()));
+        }
+        let tools: Vec<Value> = tools::definitions().iter().map(tools::Definition::anthropic).collect();
+        let overhead = plan.system.len() + tools.iter().map(|tool| tool.to_string().len()).sum::<usize>();
+        let journal = Journal::new(
+            Arc::clone(&parts.records),
+            id.clone(),
+            parts.feed.clone(),
+            Arc::clone(&parts.workplace),
+            count,
+            seq,
+        );
+        Ok(Self {
+            judge: Judge::new(&plan.policy)?,
+            state: State::new(u64::try_from(overhead / 4).unwrap_or(u64::MAX)),
+            deadline: plan.settings.wall_clock.map(|time| Instant::now() + time),
+            run_state: RunState::Running,
+            stop_reason: None,
+            stuck: Stuck::default(),
+            idle: 0,
+            format_errors: 0,
+            unfinished: 0,
+            timeouts: 0,
+            unavailable: 0,
+            full: false,
+            parts,
+            id,
+            plan,
+            tools,
+            journal,
+        })
+    }
+
+    pub fn id(&self) -> &RunId {
+        &self.id
+    }
+
+    /// Drives the run to its end. Dropping the future leaves it as a crash would: recorded, and ready to be resumed.
+    ///
+    /// # Errors
+    /// It cannot be recorded any more, or another process has taken it.
+    pub async fn drive(mut self) -> Result<Report, RunError> {
+        let _heart = self.heartbeat();
+        let End { reason, message } = self.work().await?;
+        self.finish(reason, message).await
+    }
+
+    /// Shows that the run is alive, and hears of wishes to stop it.
+    fn heartbeat(&self) -> AbortOnDropHandle<()> {
+        let (records, id, cancel) = (Arc::clone(&self.parts.records), self.id.clone(), self.parts.cancel.clone());
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(HEARTBEAT).await;
+                match records.touch(&id, Timestamp::now()).await {
+                    Ok(true) => cancel.cancel(),
+                    Ok(false) => {}
+                    Err(error) => tracing::debug!(%error, "a heartbeat was not recorded"),
+                }
+            }
+        }))
+    }
+
+    async fn work(&mut self) -> Result<End, RunError> {
+        if let Next::Stop(end) = self.act().await? {
+            return Ok(end);
+        }
+        // An answer without calls that was not acted on: what follows from it follows now.
+        if self.state.messages.last().is_some_and(|last| last.role == Role::Assistant)
+            && let Next::Stop(end) = self.settle(self.state.last_stop.unwrap_or(ModelStop::EndTurn)).await?
+        {
+            return Ok(end);
+        }
+        loop {
+            if let Some(end) = self.limits() {
+                return Ok(end);
+            }
+            if let Next::Stop(end) = self.make_room().await? {
+                return Ok(end);
+            }
+            self.journal.at_turn(self.state.turns + 1);
+            self.note(Event::TurnStarted {}, None);
+            self.flush().await?;
+            let turn = match self.think().await? {
+                Thought::Turn(turn) => turn,
+                Thought::TooLong => {
+                    self.full = true;
+                    continue;
+                }
+                Thought::Stop(end) => return Ok(end),
+            };
+            let stop = turn.stop;
+            self.answered(turn);
+            if let Next::Stop(end) = self.settle(stop).await? {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Takes an answer into the conversation.
+    fn answered(&mut self, turn: Turn) {
+        let Turn { mut content, stop, usage, faults } = turn;
+        if content.is_empty() {
+            // The API takes no empty answer back.
+            content.push(Block::Text("(no answer)".into()));
+        }
+        let message = Message { role: Role::Assistant, content };
+        let text = message.text();
+        let cost = self.parts.model.price().map(|price| price.of(usage));
+        if !text.is_empty() {
+            let text = self.mask(&text);
+            self.note(Event::Message { text }, None);
+        }
+        let cost_nanos = cost.map_or(0, Usd::nanos);
+        let change = Change::Answered { message, stop, usage, cost_nanos };
+        self.state.apply(&change);
+        let event = Event::Usage {
+            usage,
+            cost_usd: cost.map(Usd::dollars),
+            total_cost_usd: cost.map(|_| self.state.cost.dollars()),
+            context_tokens: self.state.context,
+            context_window: self.window(),
+        };
+        self.journal.note(event, Some(change));
+        self.refuse_faulty(&faults);
+    }
+
+    /// What follows from the answer that was taken last.
+    async fn settle(&mut self, stop: ModelStop) -> Result<Next, RunError> {
+        if self.state.open.is_some() {
+            self.idle = 0;
+            let next = match stop {
+                ModelStop::Refusal => {
+                    self.fill_missing("Not executed: the answer was refused.");
+                    self.observe()
+                }
+                _ => self.act().await?,
+            };
+            if stop != ModelStop::Refusal {
+                return Ok(next);
+            }
+        }
+        match stop {
+            ModelStop::Refusal => {
+                Ok(Next::Stop(End::new(StopReason::Refusal, "The model's provider refused to go on with this.")))
+            }
+            ModelStop::MaxTokens | ModelStop::PauseTurn | ModelStop::ContextFull if self.idle < MOST_IDLE - 1 => {
+                self.idle += 1;
+                self.full |= stop == ModelStop::ContextFull;
+                self.say(CONTINUE.into());
+                Ok(Next::GoOn)
+            }
+            _ => self.phase_done().await,
+        }
+    }
+
+    /// Keeps a finished phase and begins the next; without one, the work is done.
+    async fn phase_done(&mut self) -> Result<Next, RunError> {
+        let done = || Ok(Next::Stop(End::new(StopReason::Completed, "The model says that the work is done.")));
+        let Some((index, phase)) = self.phase() else { return done() };
+        self.flush().await?;
+        let title = phase.goal.lines().next().unwrap_or_default().to_owned();
+        let message = format!("Phase {}: {title}", index + 1);
+        let kept = keeping("commit the phase", self.parts.workplace.commit_phase(&message)).await;
+        let committed = kept.unwrap_or_else(|error| {
+            tracing::warn!(error = &error as &dyn std::error::Error, "a phase was not kept");
+            crate::workplace::Committed::default()
+        });
+        let event = Event::PhaseFinished {
+            phase: index + 1,
+            commit: committed.commit,
+            snapshot: committed.snapshot,
+            screenshots: committed.screenshots,
+        };
+        self.note(event, Some(Change::PhasesDone { count: index + 1 }));
+        let Some((index, phase)) = self.phase() else { return done() };
+        let event = self.phase_started(index, &phase);
+        let text = format!(
+            "Phase {} is done and kept. Phase {} of {}: {}",
+            index,
+            index + 1,
+            self.plan.phases.len(),
+            phase.goal
+        );
+        self.idle = 0;
+        self.note(event, Some(Change::Said { message: Message::user(text) }));
+        Ok(Next::GoOn)
+    }
+
+    fn phase(&self) -> Option<(u64, Phase)> {
+        let index = self.state.phases_done;
+        let phase = usize::try_from(index).ok().and_then(|index| self.plan.phases.get(index))?;
+        Some((index, phase.clone()))
+    }
+
+    fn phase_started(&self, index: u64, phase: &Phase) -> Event {
+        Event::PhaseStarted { phase: index + 1, of: self.plan.phases.len() as u64, goal: self.mask(&phase.goal) }
+    }
+
+    /// The task as it was given, with the phase that is being worked on.
+    fn task(&self) -> String {
+        let mut task = self.plan.goal.clone();
+        if let Some((index, phase)) = self.phase() {
+            task.push_str(&format!("\n\nPhase {} of {}: {}", index + 1, self.plan.phases.len(), phase.goal));
+        }
+        if self.plan.settings.max_turns == 1 {
+            task.push_str(&format!("\n\n{LAST_TURN}"));
+        }
+        task
+    }
+
+    /// A limit that is reached.
+    fn limits(&self) -> Option<End> {
+        let settings = &self.plan.settings;
+        if self.parts.cancel.is_cancelled() {
+            return Some(End::cancelled());
+        }
+        if self.state.turns >= settings.max_turns {
+            let message = format!("The limit of {} turns is reached.", settings.max_turns);
+            return Some(End::new(StopReason::MaxTurns, message));
+        }
+        if let Some(most) = settings.max_tokens_total
+            && self.state.usage.total() >= most
+        {
+            return Some(End::new(StopReason::MaxTokensTotal, format!("The limit of {most} tokens is reached.")));
+        }
+        if let Some(most) = settings.max_cost_usd
+            && self.state.cost.dollars() >= most
+        {
+            let message = format!("The budget of ${most} is reached: {} are spent.", self.state.cost);
+            return Some(End::new(StopReason::MaxCost, message));
+        }
+        self.time_is_up()
+    }
+
+    fn time_is_up(&self) -> Option<End> {
+        let up = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        up.then(|| End::new(StopReason::WallClock, "The time for this run is up."))
+    }
+
+    async fn finish(mut self, reason: StopReason, mut message: String) -> Result<Report, RunError> {
+        if reason.is_budget() {
+            self.keep(&mut message).await?;
+        }
+        self.run_state = RunState::Finished;
+        self.stop_reason = Some(reason);
+        let cost = self.parts.model.price().map(|_| self.state.cost);
+        let report = Report {
+            run: self.id.clone(),
+            stop_reason: reason,
+            message: self.mask(&message),
+            turns: self.state.turns,
+            usage: self.state.usage,
+            cost,
+            text: self.mask(&self.state.last_text),
+            files_changed: self.state.ledger.files_changed(),
+            background_tasks: self.state.ledger.background_tasks(),
+            conversation: std::mem::take(&mut self.state.messages),
+        };
+        let event = Event::RunFinished {
+            stop_reason: reason,
+            message: report.message.clone(),
+            turns: report.turns,
+            usage: report.usage,
+            cost_usd: cost.map(Usd::dollars),
+            text: report.text.clone(),
+            files_changed: report.files_changed.clone(),
+            background_tasks: report.background_tasks.clone(),
+        };
+        self.note(event, None);
+        self.flush().await?;
+        Ok(report)
+    }
+
+    /// At a limit nothing is lost and nothing goes on costing: saved, paused, said.
+    async fn keep(&mut self, message: &mut String) -> Result<(), RunError> {
+        self.flush().await?;
+        let saved = keeping("save the files", self.parts.workplace.save()).await;
+        let paused = keeping("pause the sandbox", self.parts.workplace.pause()).await;
+        let problem = |error: &WorkplaceError| format!("{error}: {}", error.source);
+        message.push_str(match (&saved, &paused) {
+            (Ok(_), Ok(())) => " The files are saved and the sandbox is paused.",
+            (Ok(_), Err(_)) => " The files are saved, but the sandbox could not be paused.",
+            (Err(_), _) => " The files could not be saved; they are in the sandbox.",
+        });
+        let (snapshot, trouble) = match saved {
+            Ok(snapshot) => (snapshot, None),
+            Err(error) => (None, Some(problem(&error))),
+        };
+        self.note(Event::Saved { snapshot, problem: trouble }, None);
+        self.note(Event::Paused { problem: paused.err().as_ref().map(problem) }, None);
+        Ok(())
+    }
+
+    fn announce(&mut self, resumed: bool) {
+        let event = Event::RunStarted {
+            run_id: self.id.to_string(),
+            goal: self.mask(&self.plan.goal),
+            model: self.parts.model.name().to_owned(),
+            workspace: self.plan.workspace.clone(),
+            resumed,
+        };
+        self.note(event, None);
+    }
+
+    /// Says something in the user's name.
+    fn say(&mut self, text: String) {
+        let event = Event::Nudge { text: self.mask(&text) };
+        self.note(event, Some(Change::Said { message: Message::user(text) }));
+    }
+
+    /// Adds to what the model hears next.
+    fn note_to_model(&mut self, text: &str) {
+        self.note(Event::Nudge { text: text.to_owned() }, Some(Change::Noted { text: text.to_owned() }));
+    }
+
+    fn note(&mut self, event: Event, change: Option<Change>) {
+        if let Some(change) = &change {
+            self.state.apply(change);
+        }
+        self.journal.note(event, change);
+    }
+
+    async fn flush(&mut self) -> Result<(), RunError> {
+        let head = Head {
+            state: self.run_state,
+            stop_reason: self.stop_reason,
+            turns: self.state.turns,
+            usage: self.state.usage,
+            cost_nanos: self.state.cost.nanos(),
+            seen_at: Timestamp::now(),
+        };
+        self.journal.flush(&head).await
+    }
+
+    fn window(&self) -> u64 {
+        self.plan.settings.context_window.unwrap_or_else(|| self.parts.model.window()).max(1)
+    }
+
+    fn mask(&self, text: &str) -> String {
+        self.parts.workplace.mask(text)
+    }
+}
+
+/// Whatever keeps something is not waited for without end.
+async fn keeping<T>(
+    what: &'static str,
+    work: impl Future<Output = Result<T, WorkplaceError>>,
+) -> Result<T, WorkplaceError> {
+    match timeout(KEEPING, work).await {
+        Ok(done) => done,
+        Err(_) => Err(WorkplaceError { what, source: "it took too long".into() }),
+    }
+}

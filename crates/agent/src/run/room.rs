@@ -1,0 +1,271 @@
+//! Keeps the conversation within the model's window. Every change here loses the provider's cache from that point on, so
+//! changes are few and worth it: old results go first, then everything but the last turns is replaced by a summary.
+
+use std::collections::HashMap;
+
+use super::observe::shape;
+use super::think::Broken;
+use super::{End, Next, Run, RunError};
+use crate::change::Change;
+use crate::event::Event;
+use crate::message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
+use crate::model::{Delta, Purpose, Request, Usage};
+use crate::stop::StopReason;
+
+/// Shares of the window, in percent.
+const PRUNE_AT: u64 = 60;
+const COMPACT_AT: u64 = 85;
+const COMPACT_TO: u64 = 40;
+/// What a prune must gain, in tokens or in percent of the conversation.
+const WORTH_TOKENS: u64 = 20_000;
+const WORTH_PERCENT: u64 = 25;
+/// Results that stay: the last ones, and errors of the last turns.
+const KEEP_RESULTS: usize = 5;
+const KEEP_ERRORS_TURNS: usize = 10;
+/// A result this short is not worth a line in its place.
+const SHORT: u64 = 60;
+/// Pictures that stay, and how many go at once.
+const KEEP_IMAGES: usize = 8;
+const IMAGE_CHUNK: usize = 4;
+/// Turns that stay as they are when the rest becomes a summary.
+const KEEP_TURNS: usize = 3;
+/// Tokens of a summary.
+const SUMMARY: u64 = 4000;
+
+const ASK_SUMMARY: &str = "The conversation is about to be shortened. Write a summary for yourself, without calling tools: what was asked for, what \
+     you have done and found out, what remains to be done and what you would do next. Be exact about names, paths and decisions.";
+
+impl Run {
+    /// Makes room if it is needed.
+    pub(super) async fn make_room(&mut self) -> Result<Next, RunError> {
+        self.drop_images();
+        let window = self.window();
+        if !self.full && self.state.context * 100 < window * PRUNE_AT {
+            return Ok(Next::GoOn);
+        }
+        self.prune();
+        if self.full || self.state.context * 100 >= window * COMPACT_AT {
+            return self.compact().await;
+        }
+        Ok(Next::GoOn)
+    }
+
+    /// Pictures cost much and age fast.
+    fn drop_images(&mut self) {
+        let is_image = |part: &Part| matches!(part, Part::Image { .. });
+        let images = |result: &ToolOutcome| result.content.iter().filter(|part| is_image(part)).count();
+        let total: usize = self.state.messages.iter().flat_map(Message::results).map(images).sum();
+        let mut surplus = total.saturating_sub(KEEP_IMAGES) / IMAGE_CHUNK * IMAGE_CHUNK;
+        if surplus == 0 {
+            return;
+        }
+        let (mut results, mut dropped) = (Vec::new(), 0);
+        for result in self.state.messages.iter().flat_map(Message::results) {
+            if surplus == 0 {
+                break;
+            }
+            if images(result) == 0 {
+                continue;
+            }
+            let mut result = result.clone();
+            for part in result.content.iter_mut().filter(|part| is_image(part)) {
+                if surplus > 0 {
+                    *part = Part::Text("[picture removed to save space; take or read it again if needed]".into());
+                    surplus -= 1;
+                    dropped += 1;
+                }
+            }
+            results.push(result);
+        }
+        self.replace(results, dropped);
+    }
+
+    /// Replaces old results by a line each, if that gains enough.
+    fn prune(&mut self) {
+        let results = self.prunable();
+        let tokens: HashMap<&str, u64> = self
+            .state
+            .messages
+            .iter()
+            .flat_map(Message::results)
+            .map(|result| (result.tool_use_id.as_str(), result.tokens()))
+            .collect();
+        let of = |result: &ToolOutcome| tokens.get(result.tool_use_id.as_str()).copied().unwrap_or(0);
+        let gain: u64 = results.iter().map(|new| of(new).saturating_sub(new.tokens())).sum();
+        let gain = self.state.scale().of(gain);
+        if gain >= WORTH_TOKENS || gain * 100 >= self.state.context * WORTH_PERCENT {
+            self.replace(results, 0);
+        }
+    }
+
+    fn replace(&mut self, results: Vec<ToolOutcome>, images: u64) {
+        let count = if images == 0 { u64::try_from(results.len()).unwrap_or(u64::MAX) } else { 0 };
+        let before = self.state.context;
+        let change = Change::Pruned { results };
+        self.state.apply(&change);
+        let event = Event::Pruned { results: count, images, before, after: self.state.context };
+        self.journal.note(event, Some(change));
+    }
+
+    /// What could be replaced, and by what.
+    fn prunable(&self) -> Vec<ToolOutcome> {
+        let messages = &self.state.messages;
+        let calls: HashMap<&str, &ToolUse> =
+            messages.iter().flat_map(Message::calls).map(|call| (call.id.as_str(), call)).collect();
+        let total = messages.iter().flat_map(Message::results).count();
+        let mut turns_after = messages.iter().filter(|message| message.role == Role::Assistant).count();
+        let (mut seen, mut found) = (0, Vec::new());
+        for message in messages {
+            if message.role == Role::Assistant {
+                turns_after -= 1;
+            }
+            for result in message.results() {
+                seen += 1;
+                let recent_error = result.is_error && turns_after < KEEP_ERRORS_TURNS;
+                if total - seen < KEEP_RESULTS || recent_error || result.tokens() <= SHORT {
+                    continue;
+                }
+                let line = calls.get(result.tool_use_id.as_str()).map_or_else(
+                    || "[result removed to save space]".to_owned(),
+                    |call| placeholder(call, &result.text()),
+                );
+                found.push(ToolOutcome { content: vec![Part::Text(line)], ..result.clone() });
+            }
+        }
+        found
+    }
+
+    /// Replaces everything but the last turns by the task, the ledger and a summary.
+    async fn compact(&mut self) -> Result<Next, RunError> {
+        let exhausted = |why: &str| Ok(Next::Stop(End::new(StopReason::ContextExhausted, why)));
+        if self.state.compactions > 0 && !self.state.progress {
+            return exhausted(
+                "The conversation is full again, and nothing was changed or learnt since it was shortened.",
+            );
+        }
+        let answers: Vec<usize> = (0..self.state.messages.len())
+            .filter(|index| self.state.messages[*index].role == Role::Assistant)
+            .collect();
+        if answers.is_empty() {
+            return exhausted("The task alone is too long for the model.");
+        }
+        self.flush().await?;
+        let (summary, usage) = match self.summarise().await {
+            Ok(summary) => summary,
+            Err(end) => return Ok(Next::Stop(end)),
+        };
+        let before = self.state.context;
+        let target = self.window() * COMPACT_TO / 100;
+        let scale = self.state.scale();
+        let mut shortened = None;
+        // Harder and harder, until it fits.
+        for (keep, budget) in
+            [(KEEP_TURNS, None), (KEEP_TURNS, Some(8000)), (KEEP_TURNS, Some(2000)), (2, Some(1000)), (1, Some(500))]
+        {
+            let first = answers[answers.len().saturating_sub(keep)];
+            let mut kept = self.state.messages[first..].to_vec();
+            if let Some(budget) = budget {
+                shrink(&mut kept, budget);
+            }
+            let room = usize::try_from(target).unwrap_or(usize::MAX);
+            let mut messages = vec![Message::user(self.digest(&summary, room))];
+            messages.append(&mut kept);
+            let after = scale.of(self.state.overhead + messages.iter().map(Message::tokens).sum::<u64>());
+            if after <= target {
+                shortened = Some(messages);
+                break;
+            }
+        }
+        let Some(messages) = shortened else {
+            return exhausted("The conversation cannot be made short enough for the model.");
+        };
+        let cost_nanos = self.parts.model.price().map_or(0, |price| price.of(usage).nanos());
+        let change = Change::Compacted { messages, usage, cost_nanos };
+        self.state.apply(&change);
+        self.full = false;
+        self.journal.note(Event::Compacted { before, after: self.state.context }, Some(change));
+        Ok(Next::GoOn)
+    }
+
+    /// What the model has to say about all before. A model that cannot is no obstacle: there is the ledger.
+    async fn summarise(&self) -> Result<(String, Usage), End> {
+        let mut messages = self.state.messages.clone();
+        let ask = Block::Text(ASK_SUMMARY.into());
+        match messages.last_mut() {
+            Some(last) if last.role == Role::User => last.content.push(ask),
+            _ => messages.push(Message { role: Role::User, content: vec![ask] }),
+        }
+        let request = Request { messages: &messages, max_tokens: SUMMARY, ..self.request(Purpose::Summary) };
+        let tell = |_: Delta<'_>| {};
+        match self.unless_over(self.parts.model.turn(request, &tell)).await {
+            Ok(turn) => {
+                let answer = Message { role: Role::Assistant, content: turn.content };
+                Ok((answer.text(), turn.usage))
+            }
+            Err(Broken::Model(error)) => {
+                tracing::warn!(%error, "a conversation is shortened without a summary");
+                Ok((String::new(), Usage::default()))
+            }
+            Err(Broken::Stopped(end)) => Err(end),
+        }
+    }
+
+    /// The first message of the shortened conversation, at most about `room` tokens.
+    fn digest(&self, summary: &str, room: usize) -> String {
+        let mut text = self.task();
+        text.push_str(
+            "\n\n[What was said between the task and here was replaced by these notes to save space. Nothing in them needs to be done again.]\n",
+        );
+        let ledger = self.state.ledger.render(room);
+        if !ledger.is_empty() {
+            text.push_str(&format!("\nWhat was done, as recorded:\n{ledger}"));
+        }
+        for (title, content) in [("Summary", summary), ("The last plan", &self.state.last_text)] {
+            if !content.trim().is_empty() {
+                let content: String = content.chars().take(room).collect();
+                text.push_str(&format!("\n{title}:\n{content}\n"));
+            }
+        }
+        text
+    }
+}
+
+/// One line in place of a result: what it was, so that it can be had again.
+fn placeholder(call: &ToolUse, text: &str) -> String {
+    let path = call.input["path"].as_str().unwrap_or_default();
+    match call.name.as_str() {
+        "read_file" => {
+            let number = |line: &str| line.split('\t').next().and_then(|number| number.trim().parse::<u64>().ok());
+            let first = text.lines().find_map(number);
+            let last = text.lines().rev().find_map(number);
+            let lines = first.zip(last).map_or_else(String::new, |(first, last)| format!(" lines {first}–{last}"));
+            format!("[read_file {path}{lines}: removed to save space; read again if needed]")
+        }
+        "bash" => {
+            let command: String = call.input["command"].as_str().unwrap_or_default().chars().take(120).collect();
+            let exit = text.lines().rev().find(|line| line.starts_with("[exit ")).unwrap_or_default();
+            format!("[bash `{command}`: output removed to save space] {exit}").trim_end().to_owned()
+        }
+        "grep" | "glob" => {
+            let pattern = call.input["pattern"].as_str().unwrap_or_default();
+            format!("[{} {pattern}: removed to save space; search again if needed]", call.name)
+        }
+        name => format!("[{name} {path}: removed to save space]"),
+    }
+}
+
+/// Cuts every result of these messages, and takes their pictures out.
+fn shrink(messages: &mut [Message], budget: usize) {
+    let calls: HashMap<String, ToolUse> =
+        messages.iter().flat_map(Message::calls).map(|call| (call.id.clone(), call.clone())).collect();
+    for block in messages.iter_mut().flat_map(|message| &mut message.content) {
+        let Block::ToolResult(result) = block else { continue };
+        for part in result.content.iter_mut().filter(|part| !matches!(part, Part::Text(_))) {
+            *part = Part::Text("[picture removed to save space]".into());
+        }
+        if let Some(call) = calls.get(&result.tool_use_id) {
+            let content = std::mem::take(&mut result.content);
+            result.content = shape(call, content, result.is_error, None, budget).content;
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Notices when a model goes in circles: the same call with the same result, the same error at the same place, two calls in
+//! turn. Different inputs or different results never count, and a change that worked starts all counts anew.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::change::{Ended, Fact};
+use crate::message::ToolUse;
+
+const SAME_NUDGE: usize = 3;
+const SAME_STUCK: usize = 5;
+const ERROR_NUDGE: usize = 4;
+const ERROR_STUCK: usize = 8;
+const TURNS_NUDGE: usize = 6;
+const TURNS_STUCK: usize = 12;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Fine,
+    /// To be said to the model with the result.
+    Nudge(String),
+    /// Why the run ends.
+    Stuck(String),
+}
+
+type Key = [u8; 32];
+
+#[derive(Debug, Default)]
+pub(super) struct Stuck {
+    /// The last calls, the newest last.
+    last: VecDeque<Key>,
+    errors: HashMap<(String, String), usize>,
+}
+
+/// What differs although nothing did: durations, process and task numbers.
+static PASSING: LazyLock<Regex> = LazyLock::new(|| {
+    let passing =
+        r"(?i)\b\d+(\.\d+)?\s?(ns|µs|us|ms|s|secs?|seconds?|min|minutes?)\b|\b(pid|group|task)\s+\S+|\bc[0-9a-f]{16}\b";
+    Regex::new(passing).expect("the expression is constant and tested")
+});
+
+fn key(call: &ToolUse, text: &str) -> Key {
+    let mut hash = Sha256::new();
+    // The input's fields are in order: serde_json sorts them.
+    for part in [call.name.as_str(), &canonical(&call.input), &PASSING.replace_all(text, "#")] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    hash.finalize().into()
+}
+
+fn canonical(value: &Value) -> String {
+    value.to_string()
+}
+
+impl Stuck {
+    /// Looks at a result, in the order of the calls.
+    pub(super) fn look(&mut self, call: &ToolUse, ended: &Ended) -> Verdict {
+        if ended.facts.iter().any(|fact| matches!(fact, Fact::Changed { .. })) {
+            *self = Self::default();
+            return Verdict::Fine;
+        }
+        self.last.push_back(key(call, &ended.outcome.text()));
+        if self.last.len() > TURNS_STUCK {
+            self.last.pop_front();
+        }
+        let same = self.same();
+        if same >= SAME_STUCK {
+            return Verdict::Stuck(format!(
+                "{} was called {same} times with the same input and the same result",
+                call.name
+            ));
+        }
+        if same == SAME_NUDGE {
+            let text = "You have made this exact call 3 times with the same result. Change approach or finish.";
+            return Verdict::Nudge(text.into());
+        }
+        let alternating = self.alternating();
+        if alternating >= TURNS_STUCK {
+            return Verdict::Stuck(format!(
+                "the last {alternating} calls were the same two in turn, with the same results"
+            ));
+        }
+        if alternating == TURNS_NUDGE {
+            let text =
+                "You have made the same two calls in turn 3 times with the same results. Change approach or finish.";
+            return Verdict::Nudge(text.into());
+        }
+        self.error(call, ended)
+    }
+
+    fn error(&mut self, call: &ToolUse, ended: &Ended) -> Verdict {
+        let Some(path) = call.input["path"].as_str() else { return Verdict::Fine };
+        let Some(code) = ended.code.clone().filter(|_| ended.outcome.is_error) else {
+            self.errors.retain(|(_, failed), _| failed != path);
+            return Verdict::Fine;
+        };
+        let count = self.errors.entry((code.clone(), path.to_owned())).or_default();
+        *count += 1;
+        match *count {
+            ERROR_STUCK.. => Verdict::Stuck(format!("{count} calls failed with {code} at {path}")),
+            ERROR_NUDGE => {
+                let text = format!(
+                    "{ERROR_NUDGE} calls have failed with {code} at {path}. Look at the file and the error, then change approach."
+                );
+                Verdict::Nudge(text)
+            }
+            _ => Verdict::Fine,
+        }
+    }
+
+    /// How many of the last calls are equal.
+    fn same(&self) -> usize {
+        let newest = self.last.back();
+        self.last.iter().rev().take_while(|key| Some(*key) == newest).count()
+    }
+
+    /// How many of the last calls are two different ones in turn.
+    fn alternating(&self) -> usize {
+        let mut newest = self.last.iter().rev();
+        let (Some(a), Some(b)) = (newest.next(), newest.next()) else { return 0 };
+        if a == b {
+            return 0;
+        }
+        self.last.iter().rev().enumerate().take_while(|(at, key)| *key == if at % 2 == 0 { a } else { b }).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Part, ToolOutcome};
+    use serde_json::{Map, json};
+
+    fn call(name: &str, input: Value) -> ToolUse {
+        ToolUse { id: "a".into(), name: name.into(), input, extra: Map::new() }
+    }
+
+    fn ended(text: &str, code: Option<&str>) -> Ended {
+        let outcome =
+            ToolOutcome { tool_use_id: "a".into(), content: vec![Part::Text(text.into())], is_error: code.is_some() };
+        Ended { outcome, code: code.map(str::to_owned), facts: Vec::new(), notices: Vec::new() }
+    }
+
+    fn verdicts(steps: impl IntoIterator<Item = (ToolUse, Ended)>) -> Vec<char> {
+        let mut stuck = Stuck::default();
+        let letter = |verdict| match verdict {
+            Verdict::Fine => '.',
+            Verdict::Nudge(_) => 'n',
+            Verdict::Stuck(_) => 's',
+        };
+        steps.into_iter().map(|(call, ended)| letter(stuck.look(&call, &ended))).collect()
+    }
+
+    #[test]
+    fn the_same_call_with_the_same_result_is_a_circle() {
+        let step =
+            |ms: u32| (call("bash", json!({ "command": "make" })), ended(&format!("took {ms} ms, pid {ms}"), None));
+        assert_eq!(verdicts((1..=5).map(step)), ['.', '.', 'n', '.', 's']);
+        let different =
+            (1..=9).map(|number| (call("bash", json!({ "command": "make" })), ended(&format!("{number} left"), None)));
+        assert!(verdicts(different).iter().all(|verdict| *verdict == '.'));
+        let paths =
+            (1..=9).map(|number| (call("read_file", json!({ "path": format!("/{number}") })), ended("same", None)));
+        assert!(verdicts(paths).iter().all(|verdict| *verdict == '.'));
+    }
+
+    #[test]
+    fn a_change_that_worked_starts_anew() {
+        let step = || (call("bash", json!({ "command": "make" })), ended("fails", None));
+        let mut changed = ended("Edited", None);
+        changed.facts.push(Fact::Changed { path: "/x".into(), added: 1, removed: 1 });
+        let edit = (call("edit_file", json!({ "path": "/x" })), changed);
+        assert_eq!(verdicts([step(), step(), edit, step(), step()]), ['.', '.', '.', '.', '.']);
+    }
+
+    #[test]
+    fn two_calls_in_turn_are_a_circle_too() {
+        let step = |number: usize| (call("bash", json!({ "command": ["a", "b"][number % 2] })), ended("x", None));
+        let all = verdicts((0..12).map(step));
+        assert_eq!(all.iter().collect::<String>(), ".....n.....s");
+    }
+
+    #[test]
+    fn the_same_error_at_the_same_place_counts_with_any_input() {
+        let step = |number: usize| {
+            let input = json!({ "path": "/x", "old_string": number.to_string() });
+            (call("edit_file", input), ended(&format!("old_string not found {number}x"), Some("no_match")))
+        };
+        assert_eq!(verdicts((0..8).map(step)).iter().collect::<String>(), "...n...s");
+    }
+}
