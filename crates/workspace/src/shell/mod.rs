@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use sdk::{Command, CommandError, Exit, Output, Sandbox};
+use sdk::{Chunk, Command, CommandError, Exit, Output, Sandbox};
 
 /// Directory for what we keep in a sandbox beside the project.
 pub(crate) const STATE_DIRECTORY: &str = "/home/user/.sandbar";
@@ -71,17 +71,27 @@ pub(crate) fn script<A: Into<String>>(text: &str, arguments: impl IntoIterator<I
 
 /// Runs a command to its end and keeps the last of what it says.
 pub(crate) async fn run_to_end(sandbox: &Sandbox, command: Command) -> Result<(Exit, String), CommandError> {
-    let mut tail = Tail::default();
-    let exit = sandbox.commands().run_with(command, |chunk| tail.push(chunk.bytes())).await?;
-    Ok((exit, tail.text()))
+    let (mut said, mut complained) = (Tail::default(), Tail::default());
+    let each = |chunk: Chunk| match &chunk {
+        Chunk::Stdout(bytes) | Chunk::Pty(bytes) => said.push(bytes),
+        Chunk::Stderr(bytes) => complained.push(bytes),
+    };
+    let exit = sandbox.commands().run_with(command, each).await?;
+    Ok((exit, joined(&said, &complained)))
 }
 
-/// The last of what a script said, errors after the rest.
+/// The last of what a script said.
 pub(crate) fn tail_of(output: &Output) -> String {
-    let mut tail = Tail::default();
-    tail.push(&output.stdout);
-    tail.push(&output.stderr);
-    tail.text()
+    let (mut said, mut complained) = (Tail::default(), Tail::default());
+    said.push(&output.stdout);
+    complained.push(&output.stderr);
+    joined(&said, &complained)
+}
+
+/// Complaints last. Each has room of its own: however much is said, the reason is not pushed out.
+fn joined(said: &Tail, complained: &Tail) -> String {
+    let parts = [said.text(), complained.text()];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
 /// For an error that has something to add.
@@ -94,8 +104,8 @@ pub(crate) fn after_colon(tail: &str) -> String {
 pub(crate) struct Tail(VecDeque<u8>);
 
 impl Tail {
-    /// Two screens of a terminal.
-    const MOST: usize = 4 * 1024;
+    /// A screen of a terminal.
+    const MOST: usize = 2 * 1024;
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(Self::MOST)..];

@@ -40,7 +40,7 @@ async fn a_repository_of_a_daemon_is_cloned_at_its_branch() {
     start(&sandbox, daemon, 9418).await;
 
     let missing = Kept::default().set_up(&sandbox, &at("git://127.0.0.1/other.git")).await.expect_err("no repository");
-    assert!(told(&missing).starts_with("set-up failed at step clone: git: "), "{}", told(&missing));
+    assert!(told(&missing).starts_with("set-up failed at step clone: git"), "{}", told(&missing));
     let mut setup = at("git://127.0.0.1/shop.git");
     setup.repo = setup.repo.map(|repo| repo.branch("never"));
     let missing = Kept::default().set_up(&sandbox, &setup).await.expect_err("no branch");
