@@ -7,9 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Body;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use protocol::guest::{LEASE_PATH, LOG_PATH, Lease, LogEntry};
 use tokio::net::UnixStream;
+use tokio_util::task::AbortOnDropHandle;
 
 /// A guest answers within a millisecond; one that takes this long is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -22,12 +25,15 @@ pub(crate) enum GuestError {
     Late,
     #[error("the guest answered {0}")]
     Status(StatusCode),
+    /// The guest's own words.
+    #[error("{0}")]
+    Refused(String),
     #[error("the guest cannot be called")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl GuestError {
-    fn broken(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub(crate) fn broken(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Broken(source.into())
     }
 }
@@ -51,9 +57,6 @@ async fn call(socket: &Path, method: Method, path: &str, body: Vec<u8>) -> Resul
 }
 
 async fn exchange(socket: &Path, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, GuestError> {
-    let stream = UnixStream::connect(socket).await.map_err(GuestError::broken)?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(GuestError::broken)?;
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -61,19 +64,31 @@ async fn exchange(socket: &Path, method: Method, path: &str, body: Vec<u8>) -> R
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::<Bytes>::from(body))
         .map_err(GuestError::broken)?;
-    let answer = async {
-        let response = sender.send_request(request).await.map_err(GuestError::broken)?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MOST_ANSWER_BYTES).collect().await.map_err(GuestError::broken)?;
-        if status.is_success() { Ok(body.to_bytes()) } else { Err(GuestError::Status(status)) }
-    };
-    // The connection only moves while it is polled: here, so that nothing of it outlives the call.
-    tokio::pin!(connection);
-    tokio::select! {
-        answer = answer => answer,
-        ended = &mut connection => Err(ended.err().map_or_else(
-            || GuestError::broken("the connection ended before the answer"),
-            GuestError::broken,
-        )),
-    }
+    let mut connection = connect(socket).await?;
+    let response = connection.sender.send_request(request).await.map_err(GuestError::broken)?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MOST_ANSWER_BYTES).collect().await.map_err(GuestError::broken)?;
+    if status.is_success() { Ok(body.to_bytes()) } else { Err(GuestError::Status(status)) }
+}
+
+/// A connection to a guest. Dropped, nothing of it is left.
+pub(crate) struct Connection<B = Full<Bytes>> {
+    pub(crate) sender: SendRequest<B>,
+    /// The connection only moves while it is polled.
+    _moving: AbortOnDropHandle<()>,
+}
+
+pub(crate) async fn connect<B>(socket: &Path) -> Result<Connection<B>, GuestError>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let stream = UnixStream::connect(socket).await.map_err(GuestError::broken)?;
+    let (sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(GuestError::broken)?;
+    let moving = tokio::spawn(async move {
+        // Whoever waits for an answer learns of an early end.
+        let _ = connection.await;
+    });
+    Ok(Connection { sender, _moving: AbortOnDropHandle::new(moving) })
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use rand::RngExt;
+use serde::{Deserialize, Serialize};
 
 /// `i` and 20 lower-case letters or digits. Never a hyphen: host names carry `<port>-<id>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,11 +17,16 @@ pub struct InvalidSandboxId;
 
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
+/// `first` and 20 random letters or digits.
+pub(crate) fn random_name(first: char) -> String {
+    let mut random = rand::rng();
+    let tail = (0..20).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())]));
+    std::iter::once(first).chain(tail).collect()
+}
+
 impl SandboxId {
     pub fn random() -> Self {
-        let mut random = rand::rng();
-        let tail = (0..20).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())]));
-        Self(std::iter::once('i').chain(tail).collect())
+        Self(random_name('i'))
     }
 
     pub fn as_str(&self) -> &str {
@@ -46,6 +52,33 @@ impl FromStr for SandboxId {
                 && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
         };
         if good(id) && good(client) { Ok(Self(id.to_owned())) } else { Err(InvalidSandboxId) }
+    }
+}
+
+/// The name under which files are kept: those of a sandbox, or those of a template, which never change.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FilesId(String);
+
+impl FilesId {
+    /// A name for files that belong to no sandbox. Sandboxes have another first letter.
+    pub fn random() -> Self {
+        Self(random_name('f'))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&SandboxId> for FilesId {
+    fn from(id: &SandboxId) -> Self {
+        Self(id.0.clone())
+    }
+}
+
+impl fmt::Display for FilesId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

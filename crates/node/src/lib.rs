@@ -10,7 +10,9 @@ mod clock;
 mod config;
 mod create;
 mod error;
+mod fork;
 mod guest_call;
+mod guest_process;
 mod id;
 pub mod lifecycle;
 pub mod list;
@@ -23,17 +25,21 @@ mod owner;
 pub mod ports;
 pub mod records;
 mod sandbox;
+mod snapshot;
+mod start_command;
 pub mod template;
+mod templates;
 mod world;
 
 pub use clock::{Clock, RuntimeClock, SystemClock};
 pub use config::SandboxesConfig;
 pub use error::{CreateError, OpenError, SandboxError};
-pub use id::{InvalidSandboxId, SandboxId, Token};
+pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
 pub use local::LocalEngine;
 pub use node::{Closing, Gate, Node, Seen};
 pub use owner::Resumed;
 pub use sandbox::{Created, NewSandbox, OnTimeout, Record, Repeatable, Resources, Standing};
+pub use snapshot::{Snapshot, SnapshotError, SnapshotPage, SnapshotQuery};
 pub use world::Live;
 
 /// The guest executable that the build embedded, to be process 1 of every sandbox.

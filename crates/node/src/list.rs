@@ -39,8 +39,12 @@ pub struct Cursor {
 }
 
 impl Cursor {
+    pub(crate) fn new(moment: Timestamp, id: String) -> Self {
+        Self { started_us: moment.as_microsecond(), id }
+    }
+
     fn of(seen: &Seen) -> Self {
-        Self { started_us: seen.record.started_at.as_microsecond(), id: seen.record.id.to_string() }
+        Self::new(seen.record.started_at, seen.record.id.to_string())
     }
 
     /// The text a client hands back; it means nothing to the client.

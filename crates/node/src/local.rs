@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::net::TcpStream;
 
-use crate::id::SandboxId;
+use crate::id::{FilesId, SandboxId};
 use crate::ports::{Boot, Engine, EngineError, Instance, Machine, Usage};
 
 /// Boots sandboxes with the kernel of this machine.
@@ -29,8 +29,8 @@ fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError
     }
 }
 
-fn names(ids: &HashSet<SandboxId>) -> HashSet<String> {
-    ids.iter().map(SandboxId::to_string).collect()
+fn names<T: ToString>(ids: &HashSet<T>) -> HashSet<String> {
+    ids.iter().map(T::to_string).collect()
 }
 
 #[async_trait]
@@ -73,16 +73,20 @@ impl Engine for LocalEngine {
         Ok(machine.map(|machine| Arc::new(LocalMachine(machine)) as Arc<dyn Machine>))
     }
 
-    async fn sweep(
-        &self,
-        running: &HashSet<SandboxId>,
-        files: &HashSet<SandboxId>,
-    ) -> Result<Vec<String>, EngineError> {
+    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError> {
         self.engine.sweep(&names(running), &names(files)).await.map_err(failed("cannot clean up after sandboxes"))
     }
 
-    async fn remove_files(&self, id: &SandboxId) -> Result<(), EngineError> {
-        self.engine.remove_files(id.as_str()).await.map_err(failed("cannot remove the files of the sandbox"))
+    async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError> {
+        self.engine.remove_files(files.as_str()).await.map_err(failed("cannot remove files"))
+    }
+
+    async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError> {
+        self.engine.copy_files(from.as_str(), to.as_str()).await.map_err(failed("cannot copy files"))
+    }
+
+    async fn sync_files(&self) -> Result<(), EngineError> {
+        self.engine.sync_files().await.map_err(failed("cannot write files out"))
     }
 }
 

@@ -13,9 +13,10 @@ use protocol::guest::GuestConfig;
 use tokio::net::{TcpStream, UnixListener};
 use tokio_util::sync::CancellationToken;
 
-use crate::id::SandboxId;
-use crate::ports::{Boot, Engine, EngineError, Instance, Machine, Records, RecordsError, Usage};
+use crate::id::{FilesId, SandboxId};
+use crate::ports::{Boot, Engine, EngineError, Instance, Machine, Records, RecordsError, TemplateRecords, Usage};
 use crate::sandbox::{Created, Record, Repeatable};
+use crate::template::TemplateRecord;
 
 /// What plays the guest: called at each boot with its listener; must end when the token is cancelled.
 pub type GuestActor = dyn Fn(UnixListener, GuestConfig, CancellationToken) + Send + Sync;
@@ -31,7 +32,8 @@ pub struct MemoryEngine {
 #[derive(Default)]
 struct Inner {
     machines: HashMap<SandboxId, Arc<MemoryMachine>>,
-    files: HashSet<SandboxId>,
+    files: HashSet<FilesId>,
+    copies: Vec<(FilesId, FilesId)>,
     boots: Vec<Boot>,
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
     freezing: Arc<tokio::sync::Mutex<()>>,
@@ -71,9 +73,21 @@ impl MemoryEngine {
         lock(&self.inner).boots.clone()
     }
 
-    /// Sandboxes whose files are kept.
-    pub fn files(&self) -> HashSet<SandboxId> {
+    /// All files that are kept.
+    pub fn files(&self) -> HashSet<FilesId> {
         lock(&self.inner).files.clone()
+    }
+
+    /// Every copy so far, from and to, oldest first.
+    pub fn copies(&self) -> Vec<(FilesId, FilesId)> {
+        lock(&self.inner).copies.clone()
+    }
+
+    /// Files that nobody knows of, as a server leaves them that dies after it has made them.
+    pub fn strand_files(&self) -> FilesId {
+        let files = FilesId::random();
+        lock(&self.inner).files.insert(files.clone());
+        files
     }
 
     /// Machines with a living process 1.
@@ -127,7 +141,7 @@ impl Engine for MemoryEngine {
             ended: CancellationToken::new(),
         });
         (self.guest)(listener, boot.guest.clone(), machine.ended.clone());
-        inner.files.insert(boot.id.clone());
+        inner.files.insert(FilesId::from(&boot.id));
         inner.machines.insert(boot.id.clone(), Arc::clone(&machine));
         inner.boots.push(boot);
         Ok(machine)
@@ -144,11 +158,7 @@ impl Engine for MemoryEngine {
         Ok(same.map(|machine| machine as Arc<dyn Machine>))
     }
 
-    async fn sweep(
-        &self,
-        running: &HashSet<SandboxId>,
-        files: &HashSet<SandboxId>,
-    ) -> Result<Vec<String>, EngineError> {
+    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError> {
         let mut inner = lock(&self.inner);
         inner.machines.retain(|id, machine| {
             let stays = running.contains(id);
@@ -159,11 +169,24 @@ impl Engine for MemoryEngine {
         });
         let (kept, removed) = inner.files.drain().partition(|id| files.contains(id));
         inner.files = kept;
-        Ok(removed.iter().map(SandboxId::to_string).collect())
+        Ok(removed.iter().map(FilesId::to_string).collect())
     }
 
-    async fn remove_files(&self, id: &SandboxId) -> Result<(), EngineError> {
-        lock(&self.inner).files.remove(id);
+    async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError> {
+        lock(&self.inner).files.remove(files);
+        Ok(())
+    }
+
+    async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError> {
+        let mut inner = lock(&self.inner);
+        if !inner.files.contains(from) || !inner.files.insert(to.clone()) {
+            return Err(EngineError::failed("cannot copy files", format!("from {from} to {to}")));
+        }
+        inner.copies.push((from.clone(), to.clone()));
+        Ok(())
+    }
+
+    async fn sync_files(&self) -> Result<(), EngineError> {
         Ok(())
     }
 }
@@ -249,6 +272,24 @@ impl Machine for MemoryMachine {
 pub struct MemoryRecords {
     sandboxes: Mutex<HashMap<SandboxId, Record>>,
     creations: Mutex<HashMap<String, (String, Created, Timestamp)>>,
+    templates: Mutex<HashMap<String, TemplateRecord>>,
+}
+
+#[async_trait]
+impl TemplateRecords for MemoryRecords {
+    async fn templates(&self) -> Result<Vec<TemplateRecord>, RecordsError> {
+        Ok(lock(&self.templates).values().cloned().collect())
+    }
+
+    async fn put_template(&self, template: &TemplateRecord) -> Result<(), RecordsError> {
+        lock(&self.templates).insert(template.id.clone(), template.clone());
+        Ok(())
+    }
+
+    async fn remove_template(&self, id: &str) -> Result<(), RecordsError> {
+        lock(&self.templates).remove(id);
+        Ok(())
+    }
 }
 
 #[async_trait]

@@ -1,20 +1,20 @@
 //! The node: finds the owner of a sandbox and asks it, and reads what owners show.
 
 use std::collections::{HashMap, HashSet};
+use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::SandboxesConfig;
 use crate::error::{OpenError, SandboxError};
-use crate::id::SandboxId;
+use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::{Kept, State};
 use crate::log::Entry;
 use crate::metrics::Sample;
@@ -110,7 +110,12 @@ impl Node {
                 kept.push(record);
             }
         }
-        let files: HashSet<SandboxId> = kept.iter().map(|record| record.id.clone()).collect();
+        self.world.templates.load().await?;
+        self.world.templates.give_up_builds(now).await?;
+        let mut files: HashSet<FilesId> = kept.iter().map(|record| FilesId::from(&record.id)).collect();
+        files.extend(
+            self.world.templates.all().iter().flat_map(|template| template.files().cloned().collect::<Vec<_>>()),
+        );
         let machines = kept.iter().filter(|record| record.instance.is_some());
         let mut running: HashSet<SandboxId> = machines.map(|record| record.id.clone()).collect();
         let expected = running.len();
@@ -279,12 +284,19 @@ impl Node {
     }
 
     async fn ask<T>(&self, id: &SandboxId, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, SandboxError> {
-        let gone = || SandboxError::NotFound(id.clone());
-        let handle = self.world.find(id).ok_or_else(gone)?;
-        let (reply, answer) = oneshot::channel();
-        handle.commands.send(command(reply)).await.map_err(|_| gone())?;
-        // The owner drops what still waits when the sandbox is gone.
-        answer.await.map_err(|_| gone())?
+        self.world.ask(id, command).await
+    }
+
+    /// Does `work` to its end even if the caller stops waiting: half of it would leave something behind.
+    pub(crate) async fn complete<T, E>(&self, work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<SandboxError> + Send + 'static,
+    {
+        if self.tasks.is_closed() {
+            return Err(SandboxError::Stopping.into());
+        }
+        self.tasks.spawn(work).await.unwrap_or_else(|_| Err(SandboxError::Stopping.into()))
     }
 
     /// Stops the node and says how many sandboxes live on, or were ended. Creates that are under way are completed first.

@@ -14,8 +14,9 @@ use jiff::Timestamp;
 use protocol::guest::GuestConfig;
 use tokio::net::TcpStream;
 
-use crate::id::SandboxId;
+use crate::id::{FilesId, SandboxId};
 use crate::sandbox::{Created, Record, Repeatable, Resources};
+use crate::template::TemplateRecord;
 
 /// Enough to find a running machine again, and to know that it is the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,11 +78,15 @@ pub trait Engine: Send + Sync {
         instance: Instance,
         internet: bool,
     ) -> Result<Option<Arc<dyn Machine>>, EngineError>;
-    /// Ends every machine not in `running` and removes the files of every sandbox not in `files`. Returns what it removed.
-    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<SandboxId>)
-    -> Result<Vec<String>, EngineError>;
+    /// Ends every machine not in `running` and removes all files not in `files`. Returns what it removed.
+    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError>;
     /// Removing what is already absent succeeds.
-    async fn remove_files(&self, id: &SandboxId) -> Result<(), EngineError>;
+    async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError>;
+    /// Gives `to`, which has no files, a copy of those of `from`, which nobody may be writing to. A crash leaves either no
+    /// copy or one that the next sweep removes.
+    async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError>;
+    /// Writes out what machines have changed, so that a copy made soon after takes no time.
+    async fn sync_files(&self) -> Result<(), EngineError>;
 }
 
 /// One booted sandbox. Dropping the handle leaves it running.
@@ -110,9 +115,19 @@ pub struct RecordsError {
     pub source: Box<dyn Error + Send + Sync>,
 }
 
+/// Where templates are remembered, with the same promise as [`Records`].
+#[async_trait]
+pub trait TemplateRecords: Send + Sync {
+    async fn templates(&self) -> Result<Vec<TemplateRecord>, RecordsError>;
+    /// Stores a template whole, in the place of what was known of it.
+    async fn put_template(&self, template: &TemplateRecord) -> Result<(), RecordsError>;
+    /// Forgetting what is already forgotten succeeds.
+    async fn remove_template(&self, id: &str) -> Result<(), RecordsError>;
+}
+
 /// Where sandboxes are remembered. What a call has acknowledged survives a crash of the machine.
 #[async_trait]
-pub trait Records: Send + Sync {
+pub trait Records: TemplateRecords {
     async fn all(&self) -> Result<Vec<Record>, RecordsError>;
     /// Stores a new sandbox together with the create that may be repeated.
     async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError>;

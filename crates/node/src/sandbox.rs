@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::id::{SandboxId, Token};
 use crate::lifecycle::Kept;
 use crate::ports::Instance;
-use crate::template::Template;
+use crate::template::{Defaults, Resolved, Template};
 
 /// What a sandbox may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub struct Record {
     pub mcp: Option<Value>,
     /// What the kernel inside claims as its boot; a boot from files alone changes it.
     pub boot_id: String,
+    /// What its template set.
+    pub defaults: Defaults,
 }
 
 impl Record {
@@ -86,7 +88,7 @@ impl fmt::Debug for Record {
 /// What a create call asks for, checked and with its defaults applied.
 #[derive(Clone)]
 pub struct NewSandbox {
-    pub template: Template,
+    pub from: Resolved,
     pub timeout: Duration,
     pub resources: Resources,
     /// Off: whoever reaches the guest may use it.

@@ -5,25 +5,28 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use crate::clock::Clock;
 use crate::config::SandboxesConfig;
 use crate::error::SandboxError;
-use crate::id::SandboxId;
+use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::State;
 use crate::log::Log;
 use crate::metrics::Readings;
-use crate::owner::Command;
+use crate::owner::{Command, Reply};
 use crate::ports::{Engine, Machine, Records};
 use crate::sandbox::Record;
+use crate::template::catalog::Catalog;
 
 pub(crate) struct World {
     pub engine: Arc<dyn Engine>,
     pub records: Arc<dyn Records>,
     pub clock: Arc<dyn Clock>,
     pub config: SandboxesConfig,
+    pub templates: Catalog,
     /// Cancelled when the server stops: owners leave their sandboxes to their leases.
     pub stop: CancellationToken,
     registry: RwLock<HashMap<SandboxId, Handle>>,
@@ -77,11 +80,26 @@ impl World {
         clock: Arc<dyn Clock>,
         config: SandboxesConfig,
     ) -> Self {
-        Self { engine, records, clock, config, stop: CancellationToken::new(), registry: RwLock::default() }
+        let templates = Catalog::new(Arc::clone(&records));
+        Self { engine, records, clock, config, templates, stop: CancellationToken::new(), registry: RwLock::default() }
     }
 
     pub(crate) fn find(&self, id: &SandboxId) -> Option<Handle> {
         self.registry.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// Asks the owner of a sandbox and waits for its answer.
+    pub(crate) async fn ask<T>(
+        &self,
+        id: &SandboxId,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, SandboxError> {
+        let gone = || SandboxError::NotFound(id.clone());
+        let handle = self.find(id).ok_or_else(gone)?;
+        let (reply, answer) = oneshot::channel();
+        handle.commands.send(command(reply)).await.map_err(|_| gone())?;
+        // The owner drops what still waits when the sandbox is gone.
+        answer.await.map_err(|_| gone())?
     }
 
     pub(crate) fn view(&self, id: &SandboxId) -> Option<View> {
@@ -110,6 +128,15 @@ impl World {
     pub(crate) fn check_room(&self) -> Result<(), SandboxError> {
         let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
         check_room(registry.values(), self.config.max_sandboxes)
+    }
+
+    /// Removes files that nothing leads to. What stays is swept at the next start.
+    pub(crate) async fn remove_unused(&self, files: &[FilesId]) {
+        for files in files {
+            if let Err(error) = self.engine.remove_files(files).await {
+                warn!(%files, %error, "files that nobody needs are left until the next start");
+            }
+        }
     }
 
     pub(crate) fn forget(&self, id: &SandboxId) {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request, StatusCode};
 use node::lifecycle::Kept;
-use node::{NewSandbox, OnTimeout, Repeatable, Resources, template};
+use node::template::{Size, TemplateError};
+use node::{NewSandbox, OnTimeout, Repeatable, Resources};
 use protocol::headers::IDEMPOTENCY_KEY;
 use protocol::rest;
 use sha2::{Digest, Sha256};
@@ -70,8 +71,8 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
         disk_size_mb,
     } = asked;
     let reference = template_id.ok_or_else(|| Failure::bad_request("missing field `templateID`"))?;
-    let template = match template::resolve(&reference) {
-        Err(error @ template::TemplateError::Malformed(_)) => return Err(error.into()),
+    let from = match app.node.resolve_template(&reference) {
+        Err(error @ TemplateError::Malformed(_)) => return Err(error.into()),
         found => found,
     };
     let lease = lease(app, timeout, generation)?;
@@ -96,11 +97,12 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
     {
         return Err(Failure::bad_request(format!("envVars: '{name}' cannot be an environment variable")));
     }
-    let resources = resources(app, cpu_count, memory_mb, disk_size_mb)?;
-    let template = template?;
+    let size = from.as_ref().ok().and_then(|from| from.size);
+    let resources = resources(app, size, cpu_count, memory_mb, disk_size_mb)?;
+    let from = from?;
     network::refuse_unbuilt(&network, iam.as_ref(), &mounts)?;
     Ok(NewSandbox {
-        template,
+        from,
         timeout: lease,
         resources,
         secure,
@@ -137,9 +139,11 @@ fn on_timeout(pause: Option<bool>, memory: Option<bool>, auto_resume: bool) -> R
     }
 }
 
-/// The size asked for. It is our addition: without extensions it is ignored like any unknown field.
+/// The size asked for, else the template's, else the usual one. Asking is our addition: without extensions it is ignored
+/// like any unknown field.
 fn resources(
     app: &App,
+    template: Option<Size>,
     cpu_count: Option<i64>,
     memory_mb: Option<i64>,
     disk_size_mb: Option<i64>,
@@ -153,10 +157,12 @@ fn resources(
             Failure::bad_request(format!("{name} is {value}; it must be between {least} and {most}"))
         })
     };
+    let usual =
+        template.unwrap_or(Size { cpu_count: config.cpu_count, memory_mb: config.memory_mb, disk_mb: config.disk_mb });
     Ok(Resources {
-        cpu_count: pick("cpuCount", cpu_count, config.cpu_counts(), config.cpu_count)?,
-        memory_mb: pick("memoryMB", memory_mb, config.memory_sizes(), config.memory_mb)?,
-        disk_mb: pick("diskSizeMB", disk_size_mb, config.disk_sizes(), config.disk_mb)?,
+        cpu_count: pick("cpuCount", cpu_count, config.cpu_counts(), usual.cpu_count)?,
+        memory_mb: pick("memoryMB", memory_mb, config.memory_sizes(), usual.memory_mb)?,
+        disk_mb: pick("diskSizeMB", disk_size_mb, config.disk_sizes(), usual.disk_mb)?,
         pids: config.pids,
     })
 }

@@ -4,8 +4,8 @@ use std::error::Error;
 
 use http::{HeaderValue, Response, StatusCode};
 use node::ports::EngineError;
-use node::template::TemplateError;
-use node::{CreateError, InvalidSandboxId, SandboxError};
+use node::template::{ChangeError, TemplateError};
+use node::{CreateError, InvalidSandboxId, SandboxError, SnapshotError};
 use protocol::headers::SHOULD_RETRY;
 use protocol::rest::ErrorBody;
 
@@ -37,10 +37,15 @@ impl Failure {
         self.causes.as_deref()
     }
 
-    pub(super) fn answer(self) -> Response<Body> {
+    /// As part of an answer that is none itself.
+    pub(super) fn body(self) -> ErrorBody {
         let Self { status, message, error_code, causes: _ } = self;
-        let error_code = error_code.map(str::to_owned);
-        let mut response = body::json(status, &ErrorBody { code: status.as_u16(), message, error_code });
+        ErrorBody { code: status.as_u16(), message, error_code: error_code.map(str::to_owned) }
+    }
+
+    pub(super) fn answer(self) -> Response<Body> {
+        let status = self.status;
+        let mut response = body::json(status, &self.body());
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
             // Newer SDKs repeat such calls by themselves; ours are deliberate, and a repetition changes nothing.
             response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
@@ -85,6 +90,29 @@ impl From<SandboxError> for Failure {
                 let failure = Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
                 Self { causes: Some(with_causes(&error)), ..failure }
             }
+        }
+    }
+}
+
+impl From<SnapshotError> for Failure {
+    fn from(error: SnapshotError) -> Self {
+        match error {
+            SnapshotError::Name(error) => Self::bad_request(error.to_string()),
+            SnapshotError::Taken(_) => Self::new(StatusCode::CONFLICT, error.to_string()),
+            SnapshotError::Sandbox(error) => error.into(),
+        }
+    }
+}
+
+impl From<ChangeError> for Failure {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Template(error) => error.into(),
+            ChangeError::Fixed(_) => Self::new(StatusCode::FORBIDDEN, error.to_string()),
+            ChangeError::InUse { .. } | ChangeError::InvalidTag(_) | ChangeError::DefaultTag => {
+                Self::bad_request(error.to_string())
+            }
+            ChangeError::Records(error) => SandboxError::from(error).into(),
         }
     }
 }

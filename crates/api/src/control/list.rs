@@ -1,15 +1,14 @@
 //! Lists of sandboxes.
 
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use jiff::Timestamp;
 use node::list::{Cursor, Order, Page, Query};
-use node::template;
 use protocol::headers::{NEXT_TOKEN, TOTAL_RUNNING};
 use protocol::rest::ListedSandbox;
 
 use super::failure::Failure;
 use super::{Answer, view};
-use crate::body;
+use crate::body::{self, Body};
 use crate::content::Content;
 use crate::query;
 use crate::server::App;
@@ -19,7 +18,7 @@ const MOST_ROWS: usize = 100;
 /// `GET /v2/sandboxes`.
 pub(super) fn list(app: &App, request: &Request<Content>) -> Answer {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
-    let Some(query) = parse(&pairs)? else {
+    let Some(query) = parse(app, &pairs)? else {
         // Filtered by a template that does not exist.
         return Ok(body::json(StatusCode::OK, &Vec::<ListedSandbox>::new()));
     };
@@ -29,11 +28,31 @@ pub(super) fn list(app: &App, request: &Request<Content>) -> Answer {
     if query.running {
         response.headers_mut().insert(TOTAL_RUNNING, HeaderValue::from(total_running));
     }
+    Ok(with_next(response, next))
+}
+
+/// Says where the next page begins, if there is one.
+pub(super) fn with_next(mut response: Response<Body>, next: Option<Cursor>) -> Response<Body> {
     if let Some(cursor) = next {
         let token = HeaderValue::try_from(cursor.to_token()).expect("base64 is a good header");
         response.headers_mut().insert(NEXT_TOKEN, token);
     }
-    Ok(response)
+    response
+}
+
+/// How many rows are wanted, and after which.
+pub(super) fn paging(pairs: &[(String, String)]) -> Result<(usize, Option<Cursor>), Failure> {
+    let limit = match query::first(pairs, "limit") {
+        None => MOST_ROWS,
+        Some(text) => {
+            let limit = text.parse().ok().filter(|limit| (1..=MOST_ROWS).contains(limit));
+            let wrong = || Failure::bad_request(format!("limit is '{text}'; it must be between 1 and {MOST_ROWS}"));
+            limit.ok_or_else(wrong)?
+        }
+    };
+    let token = query::first(pairs, "nextToken").filter(|token| !token.is_empty());
+    let cursor = |token| Cursor::from_token(token).ok_or_else(|| Failure::bad_request("Invalid next token"));
+    Ok((limit, token.map(cursor).transpose()?))
 }
 
 /// `GET /sandboxes`: what old SDKs know, running ones on one page.
@@ -62,7 +81,7 @@ fn metadata(pairs: &[(String, String)]) -> std::collections::BTreeMap<String, St
 }
 
 /// The query of a list; `None` when nothing can match it.
-fn parse(pairs: &[(String, String)]) -> Result<Option<Query>, Failure> {
+fn parse(app: &App, pairs: &[(String, String)]) -> Result<Option<Query>, Failure> {
     let mut query = Query { metadata: metadata(pairs), ..everything() };
     let states: Vec<&str> = pairs
         .iter()
@@ -88,18 +107,10 @@ fn parse(pairs: &[(String, String)]) -> Result<Option<Query>, Failure> {
         let moment = text.trim().replace(' ', "+").parse::<Timestamp>();
         query.started_after = Some(moment.map_err(|error| Failure::bad_request(format!("startedAfter: {error}")))?);
     }
-    if let Some(text) = query::first(pairs, "limit") {
-        let limit = text.parse().ok().filter(|limit| (1..=MOST_ROWS).contains(limit));
-        let wrong = || Failure::bad_request(format!("limit is '{text}'; it must be between 1 and {MOST_ROWS}"));
-        query.limit = limit.ok_or_else(wrong)?;
-    }
-    if let Some(token) = query::first(pairs, "nextToken").filter(|token| !token.is_empty()) {
-        let cursor = Cursor::from_token(token).ok_or_else(|| Failure::bad_request("Invalid next token"))?;
-        query.after = Some(cursor);
-    }
+    (query.limit, query.after) = paging(pairs)?;
     if let Some(reference) = query::first(pairs, "template").filter(|reference| !reference.is_empty()) {
-        match template::resolve_filter(reference)? {
-            Some(template) => query.template_id = Some(template.id),
+        match app.node.resolve_template_filter(reference)? {
+            Some(template) => query.template_id = Some(template),
             None => return Ok(None),
         }
     }

@@ -13,6 +13,8 @@ mod metrics;
 mod network;
 mod pause;
 mod payload;
+mod snapshots;
+mod templates;
 mod timeout;
 mod unbuilt;
 mod view;
@@ -90,7 +92,35 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
         (GET, ["sandboxes", sandbox, "metrics"]) => metrics::range(app, &id(sandbox)?, &request),
         (GET, ["sandboxes", sandbox, "logs"]) => logs::first_generation(app, &id(sandbox)?, &request).await,
         (GET, ["v2", "sandboxes", sandbox, "logs"]) => logs::second_generation(app, &id(sandbox)?, &request).await,
+        (POST, ["sandboxes", sandbox, "fork"]) => snapshots::fork(app, &id(sandbox)?, request).await,
+        (POST, ["sandboxes", sandbox, "snapshots"]) => snapshots::take(app, &id(sandbox)?, request).await,
+        (GET, ["snapshots"]) => snapshots::list(app, &request),
         (GET, ["sandbar", "capabilities"]) => Ok(capabilities::list(app)),
+        (_, ["templates", ..] | ["v2", "templates", ..]) => route_templates(app, segments, request).await,
+        _ => unbuilt::answer(&method, segments),
+    }
+}
+
+async fn route_templates(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> Answer {
+    const GET: &Method = &Method::GET;
+    const DELETE: &Method = &Method::DELETE;
+    let method = request.method().clone();
+    match (&method, segments) {
+        (GET, ["templates"]) => templates::list_all(app),
+        (GET, ["v2", "templates"]) => templates::list_page(app, &request),
+        (&Method::POST, ["templates", "tags"]) => templates::assign_tags(app, request).await,
+        (DELETE, ["templates", "tags"]) => templates::remove_tags(app, request).await,
+        (GET, ["templates", "aliases", alias]) => templates::by_alias(app, &query::decode(alias)),
+        // Old SDKs leave the slash of a namespace as it is.
+        (GET, ["templates", "aliases", namespace, alias]) => {
+            templates::by_alias(app, &format!("{}/{}", query::decode(namespace), query::decode(alias)))
+        }
+        (GET, ["templates", template, "tags"]) => templates::tags(app, &query::decode(template)),
+        (GET, ["templates", template]) => templates::get(app, &query::decode(template)),
+        (DELETE, ["templates", template]) => templates::delete(app, &query::decode(template)).await,
+        (&Method::PATCH, ["templates", template] | ["v2", "templates", template]) => {
+            templates::update(app, &query::decode(template), request).await
+        }
         _ => unbuilt::answer(&method, segments),
     }
 }

@@ -29,8 +29,8 @@ pub(super) fn answer(method: &Method, segments: &[&str]) -> Answer {
     };
     let not_found = || Failure::new(StatusCode::NOT_FOUND, format!("path '/{path}' not found"));
     let unbuilt = match (generation, rest) {
-        (None, ["sandboxes", _, "fork" | "snapshots"]) => *method == Method::POST,
         (None, ["sandboxes", _, "network"]) => *method == Method::PUT,
+        (None, ["snapshots"]) => false,
         (_, [first, ..]) => PREFIXES.contains(first),
         _ => false,
     };
@@ -48,6 +48,7 @@ pub(super) fn answer(method: &Method, segments: &[&str]) -> Answer {
             _,
             "resume" | "pause" | "timeout" | "refreshes" | "metrics" | "fork" | "snapshots" | "network",
         ] => generation.is_none(),
+        ["snapshots"] => generation.is_none(),
         ["sandbar", "capabilities"] => generation.is_none(),
         _ => false,
     };

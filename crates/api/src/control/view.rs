@@ -22,7 +22,7 @@ pub(super) fn sandbox(created: Created, domain: &str) -> Sandbox {
         sandbox_id: id.to_string(),
         client_id: CLIENT_ID.to_owned(),
         envd_version: ENVD_VERSION.to_owned(),
-        alias: Some(template.alias),
+        alias: template.alias,
         envd_access_token: access_token.map(|token| token.reveal().to_owned()),
         traffic_access_token: traffic_token.map(|token| token.reveal().to_owned()),
         domain: Some(domain.to_owned()),
@@ -38,7 +38,7 @@ pub(super) fn listed(seen: &Seen) -> ListedSandbox {
     };
     ListedSandbox {
         template_id: record.template.id.clone(),
-        alias: Some(record.template.alias.clone()),
+        alias: record.template.alias.clone(),
         sandbox_id: record.id.to_string(),
         client_id: CLIENT_ID.to_owned(),
         started_at: time(record.started_at),

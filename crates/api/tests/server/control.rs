@@ -179,13 +179,16 @@ async fn everything_but_health_needs_the_key() {
 async fn unknown_and_unbuilt_calls_are_told_apart() {
     let server = Server::start().await;
     for (line, status) in [
-        ("POST /sandboxes/iabc/fork", 501),
-        ("POST /sandboxes/iabc/snapshots", 501),
+        ("POST /sandboxes/iabc/fork", 404),
+        ("POST /sandboxes/iabc/snapshots", 404),
+        ("GET /sandboxes/iabc/fork", 405),
+        ("POST /snapshots", 405),
         ("PUT /sandboxes/iabc/network", 501),
-        ("GET /snapshots", 501),
-        ("GET /templates", 501),
         ("POST /v3/templates", 501),
-        ("GET /templates/aliases/team%2Fname", 501),
+        ("GET /templates/aliases/team%2Fname", 404),
+        ("GET /templates/aliases/team/name", 404),
+        ("DELETE /templates/local%2Fnothing%3Adefault", 404),
+        ("DELETE /templates/base", 403),
         ("GET /volumes", 501),
         ("GET /volumecontent/v/dir?path=%2F", 501),
         ("GET /secrets", 501),

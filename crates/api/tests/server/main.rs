@@ -2,4 +2,5 @@
 
 mod control;
 mod edge;
+mod snapshots;
 mod support;

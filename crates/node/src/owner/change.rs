@@ -11,6 +11,7 @@ use super::{OnRunning, Owner, RETRY_DELAY, Resume, Resumed, chain, within};
 use crate::clock;
 use crate::error::SandboxError;
 use crate::guest_call;
+use crate::id::FilesId;
 use crate::lifecycle::{Event, Kept, State};
 use crate::log::LogLevel;
 use crate::ports::{EngineError, Machine};
@@ -19,10 +20,24 @@ use crate::sandbox::{OnTimeout, Repeatable, Standing};
 /// A healthy guest takes well under a millisecond; a starved one must not hold up its own pause.
 const LEASE_PATIENCE: Duration = Duration::from_millis(250);
 
+/// What the files of a new sandbox are.
+#[derive(Debug)]
+pub(crate) enum Beginning {
+    /// Nothing but the base.
+    Base,
+    CopyOf(FilesId),
+    /// They are there already.
+    InPlace,
+}
+
 impl Owner {
     /// The first boot. When it fails nothing of the sandbox is left.
-    pub(crate) async fn start(&mut self, repeatable: Option<&Repeatable>) -> Result<(), SandboxError> {
-        let started = match self.boot().await {
+    pub(crate) async fn start(
+        &mut self,
+        beginning: Beginning,
+        repeatable: Option<&Repeatable>,
+    ) -> Result<(), SandboxError> {
+        let started = match self.begin(beginning).await {
             Ok(machine) => {
                 self.record.instance = Some(machine.instance());
                 self.machine = Some(machine);
@@ -44,6 +59,16 @@ impl Owner {
         }
         self.publish();
         started
+    }
+
+    /// Puts the files in place and boots.
+    async fn begin(&mut self, beginning: Beginning) -> Result<Arc<dyn Machine>, EngineError> {
+        if let Beginning::CopyOf(files) = beginning {
+            let engine = Arc::clone(&self.world.engine);
+            let id = FilesId::from(&self.record.id);
+            within("copying the template's files", engine.copy_files(&files, &id)).await?;
+        }
+        self.boot().await
     }
 
     pub(super) async fn kill(&mut self) -> Result<(), SandboxError> {
@@ -70,7 +95,9 @@ impl Owner {
             warn!(sandbox = %self.record.id, error = %chain(&error), "processes may be left until the next start");
         }
         let engine = Arc::clone(&self.world.engine);
-        if let Err(error) = within("removing the sandbox's files", engine.remove_files(&self.record.id)).await {
+        if let Err(error) =
+            within("removing the sandbox's files", engine.remove_files(&FilesId::from(&self.record.id))).await
+        {
             warn!(sandbox = %self.record.id, error = %chain(&error), "files may be left until the next start");
         }
     }

@@ -4,7 +4,8 @@
 //! Invariants: a change is recorded before it is acknowledged; the view says that a sandbox cannot be reached before the
 //! connections to it are cut, so that whoever finds its stream broken and asks again learns the truth.
 
-mod change;
+pub(crate) mod change;
+mod copy;
 mod restore;
 
 use std::future::Future;
@@ -21,11 +22,13 @@ use tracing::{debug, warn};
 use crate::clock;
 use crate::error::SandboxError;
 use crate::guest_call;
+use crate::id::FilesId;
 use crate::lifecycle::{self, Event, Kept, State};
 use crate::log::LogLevel;
 use crate::metrics::SAMPLE_INTERVAL;
 use crate::ports::{Boot, EngineError, Machine};
 use crate::sandbox::{OnTimeout, Record};
+use crate::start_command::{self, Guest};
 use crate::world::{Handle, Live, Notes, View, World};
 
 /// Longest wait for one act of the engine. Booting and killing take milliseconds; only a machine in trouble takes this long.
@@ -46,11 +49,30 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, SandboxError>>;
 /// What can be asked of a sandbox's owner.
 pub(crate) enum Command {
     Kill(Reply<()>),
-    Pause { kept: Kept, require_healthy_guest: bool, reply: Reply<()> },
-    Resume { resume: Resume, reply: Reply<Resumed> },
-    SetTimeout { timeout: Duration, reply: Reply<()> },
-    Refresh { duration: Duration, reply: Reply<()> },
+    Pause {
+        kept: Kept,
+        require_healthy_guest: bool,
+        reply: Reply<()>,
+    },
+    Resume {
+        resume: Resume,
+        reply: Reply<Resumed>,
+    },
+    SetTimeout {
+        timeout: Duration,
+        reply: Reply<()>,
+    },
+    Refresh {
+        duration: Duration,
+        reply: Reply<()>,
+    },
     ReadLog(Reply<()>),
+    /// Gives `to` a copy of the files, and tells what the sandbox was at that moment.
+    CopyFiles {
+        to: FilesId,
+        purpose: &'static str,
+        reply: Reply<Record>,
+    },
 }
 
 /// How to resume.
@@ -155,6 +177,7 @@ impl Owner {
             Command::Resume { resume, reply } => drop(reply.send(self.resume(resume).await)),
             Command::SetTimeout { timeout, reply } => drop(reply.send(self.set_timeout(timeout).await)),
             Command::Refresh { duration, reply } => drop(reply.send(self.extend(duration).await)),
+            Command::CopyFiles { to, purpose, reply } => drop(reply.send(self.copy_files(&to, purpose).await)),
             Command::ReadLog(reply) => {
                 self.read_log().await;
                 drop(reply.send(Ok(())));
@@ -210,6 +233,11 @@ impl Owner {
         self.notes.log().start_anew();
         self.notes.readings().start_anew();
         self.oom_kills = Some(0);
+        let guest = Guest { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
+        if let Err(error) = start_command::launch(guest, &self.record.defaults).await {
+            warn!(sandbox = %self.record.id, error = %chain(&error), "the template's start command was not started");
+            self.note(LogLevel::Error, "the template's start command could not be started");
+        }
         Ok(machine)
     }
 
@@ -325,10 +353,10 @@ fn guest_config(record: &Record) -> GuestConfig {
         sandbox_id: record.id.to_string(),
         template_id: record.template.id.clone(),
         access_token: record.access_token.as_ref().map(|token| token.reveal().to_owned()),
-        env_vars: record.env_vars.clone(),
+        env_vars: record.defaults.env.iter().chain(&record.env_vars).map(|(k, v)| (k.clone(), v.clone())).collect(),
         system_env: system_env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        default_user: "user".to_owned(),
-        default_workdir: None,
+        default_user: record.defaults.user.clone().unwrap_or_else(|| start_command::DEFAULT_USER.to_owned()),
+        default_workdir: record.defaults.workdir.clone(),
         lease_ends_unix_ms: Some(unix_ms(record.end_at)),
         memory_limit_bytes: u64::from(record.resources.memory_mb) * MIB,
         cpu_count: record.resources.cpu_count,

@@ -32,6 +32,26 @@ pub(super) mod sandbox {
         pub env_vars: String,
         pub mcp: Option<String>,
         pub boot_id: String,
+        /// What its template set; absent in rows from before there were templates.
+        pub defaults: Option<String>,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}
+
+/// Templates, each as one JSON document.
+pub(super) mod template {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "template")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub id: String,
+        pub document: String,
     }
 
     #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

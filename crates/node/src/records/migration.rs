@@ -9,7 +9,27 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(First)]
+        vec![Box::new(First), Box::new(Second)]
+    }
+}
+
+/// Templates, and what a sandbox has from its own.
+struct Second;
+
+impl MigrationName for Second {
+    fn name(&self) -> &str {
+        "m0002_templates"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Second {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let defaults = Table::alter().table("sandbox").add_column(string_null("defaults")).to_owned();
+        manager.alter_table(defaults).await?;
+        let template =
+            Table::create().table("template").col(string("id").primary_key()).col(text("document")).to_owned();
+        manager.create_table(template).await
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use sea_orm::sea_query::OnConflict;
 use sea_orm::sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 use sea_orm::{
     ActiveModelTrait, ColumnTrait, ConnectOptions, Database, DatabaseConnection, EntityTrait, IntoActiveModel,
@@ -17,13 +18,13 @@ use sea_orm::{
 };
 use sea_orm_migration::MigratorTrait;
 
-use super::entity::{creation, sandbox};
+use super::entity::{creation, sandbox, template};
 use super::migration::Migrator;
 use crate::id::SandboxId;
 use crate::lifecycle::Kept;
-use crate::ports::{Instance, Records, RecordsError};
+use crate::ports::{Instance, Records, RecordsError, TemplateRecords};
 use crate::sandbox::{Created, OnTimeout, Record, Repeatable, Resources, Standing};
-use crate::template::Template;
+use crate::template::{Template, TemplateRecord};
 
 /// Only another program with the file open makes this wait.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -105,7 +106,7 @@ impl Records for SqliteRecords {
             created_at_us: Set(record.started_at.as_microsecond()),
             sandbox_id: Set(record.id.to_string()),
             template_id: Set(record.template.id.clone()),
-            template_alias: Set(record.template.alias.clone()),
+            template_alias: Set(alias_text(&record.template)),
             access_token: Set(record.access_token.as_ref().map(|token| token.reveal().to_owned())),
             traffic_token: Set(record.traffic_token.as_ref().map(|token| token.reveal().to_owned())),
         };
@@ -142,7 +143,7 @@ impl Records for SqliteRecords {
         let Some(row) = row else { return Ok(None) };
         let created = Created {
             id: row.sandbox_id.parse().map_err(cannot("understand"))?,
-            template: Template { id: row.template_id, alias: row.template_alias },
+            template: template_of(row.template_id, row.template_alias),
             access_token: row.access_token.map(Into::into),
             traffic_token: row.traffic_token.map(Into::into),
         };
@@ -158,13 +159,43 @@ impl Records for SqliteRecords {
     }
 }
 
+#[async_trait]
+impl TemplateRecords for SqliteRecords {
+    async fn templates(&self) -> Result<Vec<TemplateRecord>, RecordsError> {
+        let rows = template::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
+        rows.iter().map(|row| serde_json::from_str(&row.document).map_err(cannot("understand"))).collect()
+    }
+
+    async fn put_template(&self, template: &TemplateRecord) -> Result<(), RecordsError> {
+        let document = serde_json::to_string(template).map_err(cannot("write"))?;
+        let row = template::ActiveModel { id: Set(template.id.clone()), document: Set(document) };
+        let replace = OnConflict::column(template::Column::Id).update_column(template::Column::Document).to_owned();
+        let stored = template::Entity::insert(row).on_conflict(replace).exec_without_returning(&self.database).await;
+        stored.map(|_| ()).map_err(cannot("write"))
+    }
+
+    async fn remove_template(&self, id: &str) -> Result<(), RecordsError> {
+        let removed = template::Entity::delete_by_id(id).exec(&self.database).await;
+        removed.map(|_| ()).map_err(cannot("change"))
+    }
+}
+
+/// The column knows no absence.
+fn alias_text(template: &Template) -> String {
+    template.alias.clone().unwrap_or_default()
+}
+
+fn template_of(id: String, alias: String) -> Template {
+    Template { id, alias: Some(alias).filter(|alias| !alias.is_empty()) }
+}
+
 type Damage = Box<dyn Error + Send + Sync>;
 
 fn to_row(record: &Record) -> Result<sandbox::Model, Damage> {
     Ok(sandbox::Model {
         id: record.id.to_string(),
         template_id: record.template.id.clone(),
-        template_alias: record.template.alias.clone(),
+        template_alias: alias_text(&record.template),
         standing: match record.standing {
             Standing::Running => "running",
             Standing::Paused(Kept::Memory) => "paused_memory",
@@ -194,6 +225,7 @@ fn to_row(record: &Record) -> Result<sandbox::Model, Damage> {
         env_vars: serde_json::to_string(&record.env_vars)?,
         mcp: record.mcp.as_ref().map(serde_json::to_string).transpose()?,
         boot_id: record.boot_id.clone(),
+        defaults: Some(serde_json::to_string(&record.defaults)?),
     })
 }
 
@@ -204,7 +236,7 @@ fn from_row(row: sandbox::Model) -> Result<Record, Damage> {
     };
     Ok(Record {
         id: row.id.parse()?,
-        template: Template { id: row.template_id, alias: row.template_alias },
+        template: template_of(row.template_id, row.template_alias),
         standing: match row.standing.as_str() {
             "running" => Standing::Running,
             "paused_memory" => Standing::Paused(Kept::Memory),
@@ -235,5 +267,6 @@ fn from_row(row: sandbox::Model) -> Result<Record, Damage> {
         env_vars: serde_json::from_str(&row.env_vars)?,
         mcp: row.mcp.as_deref().map(serde_json::from_str).transpose()?,
         boot_id: row.boot_id,
+        defaults: row.defaults.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
     })
 }

@@ -8,7 +8,7 @@ use sandbar_node::lifecycle::Kept;
 use sandbar_node::log::LogLevel;
 use sandbar_node::ports::EngineError;
 use sandbar_node::{
-    Closing, CreateError, Gate, NewSandbox, Node, Repeatable, Resumed, SandboxError, SandboxId, Standing,
+    Closing, CreateError, FilesId, Gate, NewSandbox, Node, Repeatable, Resumed, SandboxError, SandboxId, Standing,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ async fn a_lease_that_pauses_keeps_what_it_says() {
         eventually("it is paused", || standing(&node, &id) == Some(Standing::Paused(kept))).await;
         assert_eq!(lab.engine.running().contains(&id), kept == Kept::Memory);
         assert_eq!(lab.engine.is_frozen(&id), kept == Kept::Memory);
-        assert!(lab.engine.files().contains(&id));
+        assert!(lab.engine.files().contains(&FilesId::from(&id)));
         let paused_at = node.get(&id).expect("it is paused").record.end_at;
         assert!(paused_at >= end && paused_at.duration_since(end).as_secs() < 1, "{end} {paused_at}");
     }
@@ -140,7 +140,7 @@ async fn a_machine_that_dies_loses_no_file() {
     let id = create(&node, new_sandbox()).await;
     lab.engine.crash(&id);
     eventually("the loss is seen", || standing(&node, &id) == Some(Standing::Paused(Kept::Files))).await;
-    assert!(lab.engine.files().contains(&id));
+    assert!(lab.engine.files().contains(&FilesId::from(&id)));
     let log = node.log(&id).await.expect("a log");
     assert!(log.iter().any(|entry| entry.message.contains("ended unexpectedly")), "{log:?}");
     tokio::time::sleep(3600 * SECOND).await;

@@ -3,4 +3,5 @@
 mod life;
 mod records;
 mod restart;
+mod snapshots;
 mod support;

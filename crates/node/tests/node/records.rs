@@ -10,13 +10,13 @@ use sandbar_node::lifecycle::Kept;
 use sandbar_node::memory::MemoryRecords;
 use sandbar_node::ports::{Instance, Records};
 use sandbar_node::records::SqliteRecords;
-use sandbar_node::{Created, OnTimeout, Record, Repeatable, Resources, SandboxId, Standing, Token, template};
+use sandbar_node::{Created, FilesId, OnTimeout, Record, Repeatable, Resources, SandboxId, Standing, Token, template};
 
 fn record() -> Record {
     let pair = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     Record {
         id: SandboxId::random(),
-        template: template::resolve("code-interpreter-v1").expect("it exists"),
+        template: template::Template { id: template::BASE_ID.to_owned(), alias: Some("base".to_owned()) },
         standing: Standing::Running,
         instance: Some(Instance { pid: u32::MAX, start_time: 1 << 60 }),
         started_at: "2026-01-02T03:04:05.678901Z".parse().expect("a moment"),
@@ -32,6 +32,13 @@ fn record() -> Record {
         env_vars: pair("NAME", "multi\nline"),
         mcp: Some(serde_json::json!({ "server": { "key": 1 } })),
         boot_id: "8a6e0804-2bd0-4672-b79d-d97027f9071a".to_owned(),
+        defaults: template::Defaults {
+            env: pair("A", "b"),
+            user: Some("root".to_owned()),
+            workdir: Some("/app".to_owned()),
+            start_command: Some("serve".to_owned()),
+            ready_command: None,
+        },
     }
 }
 
@@ -42,6 +49,8 @@ async fn keeps_every_field(records: &dyn Records) {
         on_timeout: OnTimeout::Kill,
         traffic_token: Some(Token::random()),
         access_token: None,
+        template: template::Template { id: "t1".to_owned(), alias: None },
+        defaults: template::Defaults::default(),
         allow_internet: None,
         mcp: None,
         ..record()
@@ -84,8 +93,40 @@ async fn remembers_creations(records: &dyn Records) {
     assert_eq!(records.creation("key-1").await.expect("it is read"), None);
 }
 
+async fn remembers_templates(records: &dyn Records) {
+    let now: Timestamp = "2026-01-02T03:04:05.678901Z".parse().expect("a moment");
+    let mut one = template::TemplateRecord {
+        id: "t1".to_owned(),
+        name: Some("name".to_owned()),
+        public: false,
+        created_at: now,
+        updated_at: now,
+        builds: vec![template::Build {
+            id: template::BASE_BUILD,
+            status: template::BuildStatus::Failed,
+            files: template::BuildFiles::Kept(FilesId::random()),
+            defaults: record().defaults,
+            size: template::Size { cpu_count: 1, memory_mb: 128, disk_mb: 64 },
+            of: Some("i1".to_owned()),
+            wanted_tags: vec!["v1".to_owned()],
+            created_at: now,
+            finished_at: Some(now),
+            failure: Some(template::BuildFailure { message: "no".to_owned(), step: Some("2".to_owned()) }),
+        }],
+        tags: BTreeMap::from([("v1".to_owned(), template::Tag { build: template::BASE_BUILD, created_at: now })]),
+    };
+    records.put_template(&one).await.expect("it is stored");
+    one.public = true;
+    records.put_template(&one).await.expect("it is replaced");
+    assert_eq!(records.templates().await.expect("they are read"), [one]);
+    records.remove_template("t1").await.expect("it is forgotten");
+    records.remove_template("t1").await.expect("forgetting twice succeeds");
+    assert_eq!(records.templates().await.expect("they are read"), []);
+}
+
 #[tokio::test]
 async fn memory_keeps_the_promises() {
+    remembers_templates(&MemoryRecords::default()).await;
     keeps_every_field(&MemoryRecords::default()).await;
     remembers_creations(&MemoryRecords::default()).await;
 }
@@ -93,6 +134,7 @@ async fn memory_keeps_the_promises() {
 #[tokio::test]
 async fn sqlite_keeps_the_promises() {
     let directory = tempfile::tempdir().expect("a temporary directory");
+    remembers_templates(&SqliteRecords::open(&directory.path().join("0.sqlite")).await.expect("it opens")).await;
     keeps_every_field(&SqliteRecords::open(&directory.path().join("one?.sqlite")).await.expect("it opens")).await;
     remembers_creations(&SqliteRecords::open(&directory.path().join("two.sqlite")).await.expect("it opens")).await;
 }

@@ -8,7 +8,7 @@ use crate::support::{Lab, eventually, new_sandbox, pausing};
 use protocol::guest::GuestConfig;
 use sandbar_node::lifecycle::Kept;
 use sandbar_node::ports::{Boot, Engine};
-use sandbar_node::{Gate, Node, Record, SandboxId, Standing};
+use sandbar_node::{FilesId, Gate, Node, Record, SandboxId, Standing};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -71,7 +71,7 @@ async fn leases_that_ended_meanwhile_are_carried_out() {
     assert_eq!(standing(&node, &died), Some(Standing::Paused(Kept::Files)));
     assert_eq!(lab.engine.running(), HashSet::from([frozen.clone()]));
     assert!(lab.engine.is_frozen(&frozen));
-    assert_eq!(lab.engine.files(), HashSet::from([frozen, stopped, died]));
+    assert_eq!(lab.engine.files(), HashSet::from([&frozen, &stopped, &died].map(FilesId::from)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +107,7 @@ async fn changes_cut_short_are_undone() {
     assert!(lab.engine.is_frozen(&resuming.id));
     assert_eq!(standing(&node, &booting.id), Some(Standing::Paused(Kept::Files)));
     assert_eq!(lab.engine.running(), HashSet::from([pausing.id.clone(), resuming.id.clone()]));
-    assert_eq!(lab.engine.files(), HashSet::from([pausing.id, resuming.id, booting.id]));
+    assert_eq!(lab.engine.files(), HashSet::from([&pausing.id, &resuming.id, &booting.id].map(FilesId::from)));
 }
 
 #[tokio::test(start_paused = true)]

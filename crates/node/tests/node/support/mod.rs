@@ -70,7 +70,7 @@ impl Lab {
 
 pub(crate) fn new_sandbox() -> NewSandbox {
     NewSandbox {
-        template: template::resolve("base").expect("it exists"),
+        from: template::base(),
         timeout: Duration::from_secs(60),
         resources: Resources { cpu_count: 1, memory_mb: 128, disk_mb: 64, pids: 64 },
         secure: true,

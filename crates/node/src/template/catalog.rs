@@ -1,0 +1,168 @@
+//! All templates there are. Reading is from memory; a change is stored before anybody sees it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use jiff::Timestamp;
+
+use super::record::{BuildFiles, BuildStatus, Defaults, Size, Template, TemplateRecord};
+use super::reference::{DEFAULT_TAG, Reference, TemplateError};
+use super::{base, base_alias};
+use crate::id::{FilesId, random_name};
+use crate::ports::{Records, RecordsError};
+
+/// What a reference leads to: all that a sandbox needs of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    pub template: Template,
+    /// Absent: nothing but the base.
+    pub files: Option<FilesId>,
+    pub defaults: Defaults,
+    /// Absent: what the configuration says.
+    pub size: Option<Size>,
+}
+
+pub(crate) struct Catalog {
+    records: Arc<dyn Records>,
+    /// By ID.
+    known: RwLock<BTreeMap<String, Arc<TemplateRecord>>>,
+    /// Held by whoever changes something, so that changes come one after the other.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl Catalog {
+    pub(crate) fn new(records: Arc<dyn Records>) -> Self {
+        Self { records, known: RwLock::default(), changing: tokio::sync::Mutex::default() }
+    }
+
+    /// Reads what earlier servers stored.
+    pub(crate) async fn load(&self) -> Result<(), RecordsError> {
+        let templates = self.records.templates().await?;
+        let known = templates.into_iter().map(|template| (template.id.clone(), Arc::new(template))).collect();
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        Ok(())
+    }
+
+    /// In no order that means anything.
+    pub(crate) fn all(&self) -> Vec<Arc<TemplateRecord>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// By its ID or its name. The default template is none of these.
+    pub(crate) fn find(&self, reference: &Reference) -> Option<Arc<TemplateRecord>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let by_name = || known.values().find(|template| template.name.as_deref() == Some(&reference.alias));
+        known.get(&reference.alias).or_else(by_name).filter(|_| reference.is_local()).cloned()
+    }
+
+    /// What a create gets for `text`.
+    pub(crate) fn resolve(&self, text: &str) -> Result<Resolved, TemplateError> {
+        let reference = Reference::parse(text)?;
+        let no_tag = || TemplateError::NoTag { tag: reference.tag().to_owned(), template: reference.name() };
+        if let Some(alias) = base_alias(&reference) {
+            let mut resolved = base();
+            resolved.template.alias = Some(alias.to_owned());
+            return if reference.tag() == DEFAULT_TAG { Ok(resolved) } else { Err(no_tag()) };
+        }
+        let usable = self.find(&reference).filter(|template| template.is_usable());
+        let template = usable.ok_or_else(|| TemplateError::NotFound(reference.name()))?;
+        let build = template.tagged(reference.tag()).ok_or_else(no_tag)?;
+        let files = match &build.files {
+            BuildFiles::Base => None,
+            BuildFiles::Kept(files) => Some(files.clone()),
+            BuildFiles::Removed => return Err(no_tag()),
+        };
+        Ok(Resolved {
+            template: Template { id: template.id.clone(), alias: template.name.clone() },
+            files,
+            defaults: build.defaults.clone(),
+            size: Some(build.size),
+        })
+    }
+
+    /// The ID of the template that `text` names; a tag is an error, absence is not.
+    pub(crate) fn resolve_filter(&self, text: &str) -> Result<Option<String>, TemplateError> {
+        let reference = Reference::parse(text)?;
+        match &reference {
+            Reference { tag: Some(_), .. } => Err(TemplateError::Malformed(text.to_owned())),
+            _ if base_alias(&reference).is_some() => Ok(Some(super::BASE_ID.to_owned())),
+            _ => Ok(self.find(&reference).map(|template| template.id.clone())),
+        }
+    }
+
+    /// Changes one template; when it is not there, or `act` fails, nothing changes.
+    pub(crate) async fn change<T, E>(
+        &self,
+        id: &str,
+        act: impl FnOnce(&mut TemplateRecord) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: From<RecordsError> + From<TemplateError>,
+    {
+        let _turn = self.changing.lock().await;
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
+        let mut template = (*known.ok_or_else(|| TemplateError::NotFound(id.to_owned()))?).clone();
+        let outcome = act(&mut template)?;
+        self.store(template).await?;
+        Ok(outcome)
+    }
+
+    /// Changes the template called `name`, or a new one when there is none of that name, or no name.
+    pub(crate) async fn change_or_make<T>(
+        &self,
+        name: Option<&str>,
+        now: Timestamp,
+        act: impl FnOnce(&mut TemplateRecord) -> T,
+    ) -> Result<(TemplateRecord, T), RecordsError> {
+        let _turn = self.changing.lock().await;
+        let known = name.and_then(|name| self.all().into_iter().find(|known| known.name.as_deref() == Some(name)));
+        let mut template = known.map_or_else(|| new_template(name, now), |known| (*known).clone());
+        let outcome = act(&mut template);
+        template.updated_at = now;
+        self.store(template.clone()).await?;
+        Ok((template, outcome))
+    }
+
+    async fn store(&self, template: TemplateRecord) -> Result<(), RecordsError> {
+        self.records.put_template(&template).await?;
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(template.id.clone(), Arc::new(template));
+        Ok(())
+    }
+
+    /// Forgets a template and gives what it was; `None` when it is gone already.
+    pub(crate) async fn remove(&self, id: &str) -> Result<Option<Arc<TemplateRecord>>, RecordsError> {
+        let _turn = self.changing.lock().await;
+        self.records.remove_template(id).await?;
+        Ok(self.known.write().unwrap_or_else(PoisonError::into_inner).remove(id))
+    }
+
+    /// Says of builds that an earlier server had under way that they failed.
+    pub(crate) async fn give_up_builds(&self, now: Timestamp) -> Result<(), RecordsError> {
+        let _turn = self.changing.lock().await;
+        for template in self.all() {
+            let unfinished = |build: &super::Build| build.status == BuildStatus::Building;
+            if !template.builds.iter().any(unfinished) {
+                continue;
+            }
+            let mut template = (*template).clone();
+            for build in template.builds.iter_mut().filter(|build| unfinished(build)) {
+                build.fail(now, "the server was stopped during the build".to_owned(), None);
+            }
+            self.store(template).await?;
+        }
+        Ok(())
+    }
+}
+
+fn new_template(name: Option<&str>, now: Timestamp) -> TemplateRecord {
+    TemplateRecord {
+        id: random_name('t'),
+        name: name.map(str::to_owned),
+        public: false,
+        created_at: now,
+        updated_at: now,
+        builds: Vec::new(),
+        tags: BTreeMap::new(),
+    }
+}
