@@ -126,17 +126,7 @@ impl LocalServer for LocalStarter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The program beside the tests; the system tests of this package have it built.
-    fn program() -> PathBuf {
-        let tests = std::env::current_exe().expect("the test has a path");
-        let built = tests.ancestors().nth(2).expect("two levels below the target directory").join("sandbar");
-        if !built.exists() {
-            let made = Command::new(env!("CARGO")).args(["build", "-p", "sandbar"]).status().expect("cargo runs");
-            assert!(made.success(), "no {} to test against", built.display());
-        }
-        built
-    }
+    use testing::program;
 
     fn starter(directory: &Path, program: PathBuf) -> LocalStarter {
         LocalStarter {

@@ -7,7 +7,6 @@ mod config_file;
 mod data;
 mod doctor;
 mod down;
-#[expect(dead_code, reason = "`sandbar workspace` is its caller, and comes next")]
 mod local_server;
 mod logging;
 mod mcp;
@@ -17,6 +16,7 @@ mod tool;
 mod tools;
 mod up;
 mod usage;
+mod workspace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -35,6 +35,7 @@ Examples:
   sandbar doctor            what this machine offers, and how to get what is missing
   sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs
   sandbar sandbox create    a sandbox of that server, or of any E2B service
+  sandbar workspace create  files that outlive any sandbox, here or with a provider
   sandbar mcp               the tools of a coding agent, for any MCP client
   sandbar usage             what workspaces used and what it costs
   sandbar config init       a configuration file to begin with
@@ -59,6 +60,8 @@ enum Command {
     Mcp(Box<mcp::Mcp>),
     Tool(Box<tool::Tool>),
     Tools(tools::Tools),
+    #[command(visible_alias = "ws")]
+    Workspace(Box<workspace::Workspace>),
     Usage(usage::Usage),
     Config(config_file::ConfigFile),
     Completions(completions::Completions),
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Mcp(mcp) => mcp.run().map(|()| ExitCode::SUCCESS),
         Command::Tool(tool) => tool.run(),
         Command::Tools(tools) => tools.run().map(|()| ExitCode::SUCCESS),
+        Command::Workspace(workspace) => workspace.run(),
         Command::Usage(usage) => usage.run().map(|()| ExitCode::SUCCESS),
         Command::Config(config) => config.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => completions.run::<Arguments>().map(|()| ExitCode::SUCCESS),

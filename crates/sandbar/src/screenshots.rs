@@ -29,9 +29,47 @@ impl Pictures {
         Arc::new(Self { store, tools: OnceLock::new() })
     }
 
-    /// Pictures of one sandbox.
+    /// What an agent asks for in one sandbox.
     pub(crate) fn of(self: &Arc<Self>, sandbox: Sandbox) -> Arc<dyn Screenshots> {
         Arc::new(Preview { pictures: Arc::clone(self), sandbox })
+    }
+
+    /// Takes a page of a sandbox that runs, in all viewports, and keeps it for `job`.
+    pub(crate) async fn capture(
+        &self,
+        sandbox: &Sandbox,
+        job: &str,
+        occasion: &Occasion,
+        capture: Capture,
+    ) -> Result<Shots, CaptureError> {
+        let Capture { port, url_path, full_page } = capture;
+        let (browser, store) = self.tools()?;
+        let (origin, upstream) = address(sandbox, port)?;
+        let request = CaptureRequest { url_path, full_page, ..CaptureRequest::new(origin, upstream) };
+        let seen = browser.capture(request).await.map_err(|error| explain(error, port))?;
+        if seen.shots.iter().any(|shot| shot.http_status == Some(NOBODY_THERE)) {
+            return Err(CaptureError::NotServed { port });
+        }
+        let title = seen.shots.first().map(|shot| shot.title.clone()).filter(|title| !title.is_empty());
+        let mut shots = Vec::new();
+        for shot in seen.shots {
+            let stored = store.put(job, occasion, &shot.name, shot.webp.clone()).await;
+            let stored = stored.map_err(|error| CaptureError::Failed(told(&error)))?;
+            shots.push(Shot {
+                viewport: shot.name,
+                width: shot.width,
+                height: shot.height,
+                webp: shot.webp,
+                url: stored.url.into(),
+                blank: shot.blank,
+            });
+        }
+        let mut blocked: Vec<String> =
+            seen.blocked.into_iter().map(|request| format!("{} {}", request.kind, request.url)).collect();
+        if seen.blocked_more > 0 {
+            blocked.push(format!("{} more", seen.blocked_more));
+        }
+        Ok(Shots { shots, title, blocked, console_errors: seen.console_errors })
     }
 
     fn tools(&self) -> Result<&(Browser, ScreenshotStore), CaptureError> {
@@ -61,35 +99,9 @@ struct Preview {
 #[async_trait]
 impl Screenshots for Preview {
     async fn capture(&self, capture: Capture) -> Result<Shots, CaptureError> {
-        let Capture { port, url_path, full_page } = capture;
-        let (browser, store) = self.pictures.tools()?;
-        let (origin, upstream) = address(&self.awake().await?, port)?;
-        let request = CaptureRequest { url_path, full_page, ..CaptureRequest::new(origin, upstream) };
-        let seen = browser.capture(request).await.map_err(|error| explain(error, port))?;
-        if seen.shots.iter().any(|shot| shot.http_status == Some(NOBODY_THERE)) {
-            return Err(CaptureError::NotServed { port });
-        }
-        let title = seen.shots.first().map(|shot| shot.title.clone()).filter(|title| !title.is_empty());
         let occasion = Occasion::Agent { at: jiff::Timestamp::now() };
-        let mut shots = Vec::new();
-        for shot in seen.shots {
-            let stored = store.put(self.sandbox.id().as_str(), &occasion, &shot.name, shot.webp.clone()).await;
-            let stored = stored.map_err(|error| CaptureError::Failed(told(&error)))?;
-            shots.push(Shot {
-                viewport: shot.name,
-                width: shot.width,
-                height: shot.height,
-                webp: shot.webp,
-                url: stored.url.into(),
-                blank: shot.blank,
-            });
-        }
-        let mut blocked: Vec<String> =
-            seen.blocked.into_iter().map(|request| format!("{} {}", request.kind, request.url)).collect();
-        if seen.blocked_more > 0 {
-            blocked.push(format!("{} more", seen.blocked_more));
-        }
-        Ok(Shots { shots, title, blocked, console_errors: seen.console_errors })
+        let sandbox = self.awake().await?;
+        self.pictures.capture(&sandbox, sandbox.id().as_str(), &occasion, capture).await
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::logging;
 use crate::sandbox::endpoint::Endpoint;
-use crate::sandbox::interrupt::Stops;
+use crate::sandbox::interrupt::{Stop, Stops};
 use crate::sandbox::{explain, keep};
 use crate::screenshots::Pictures;
 use anyhow::Context as _;
@@ -20,7 +20,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tools::{Block, Image, SandboxToolDispatcher, ToolDispatcher as _, ToolResult, Watch};
+use tools::{Block, Image, InMemoryToolDispatcher, SandboxToolDispatcher, ToolDispatcher as _, ToolResult, Watch};
 
 /// The mark of sandboxes that were made here. Its value is the session's name.
 const MARK: &str = "sandbar-tool";
@@ -69,17 +69,22 @@ impl Tool {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         logging::start_if_wanted()?;
         let input = read_input(&self.input)?;
-        let client = self.endpoint.client()?;
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-        runtime.block_on(self.call(&client, input))
+        runtime.block_on(self.call(input))
     }
 
-    async fn call(self, client: &Client, input: Value) -> anyhow::Result<ExitCode> {
+    async fn call(self, input: Value) -> anyhow::Result<ExitCode> {
+        if !tools::NAMES.contains(&self.name.as_str()) {
+            // Any dispatcher says what is wrong; no sandbox is made or woken for it.
+            let refused = InMemoryToolDispatcher::new().dispatch(&self.name, input).await;
+            return self.tell(&refused);
+        }
         let mut stops = Stops::install()?;
+        let client = self.endpoint.client()?;
         let sandbox = match &self.sandbox {
-            Some(id) => given(client, id).await?,
-            None => own(client, &self.session).await?,
+            Some(id) => given(&client, id).await?,
+            None => own(&client, &self.session).await?,
         };
         let pictures = Pictures::new(&self.endpoint.config()?);
         let dispatcher = SandboxToolDispatcher::new(sandbox.clone())
@@ -87,32 +92,44 @@ impl Tool {
             .screenshots(pictures.of(sandbox.clone()));
         let mut keeper = JoinSet::new();
         keeper.spawn(keep::alive(sandbox));
-        let watch = Watch::default();
-        let cancel = watch.cancel.clone();
-        let mut work = pin!(dispatcher.dispatch_watched(&self.name, input, watch));
-        let (result, stopped) = tokio::select! {
-            result = &mut work => (result, None),
-            stop = stops.next() => {
-                cancel.cancel();
-                (work.await, Some(stop))
-            }
-        };
+        let (result, stopped) = watched(&dispatcher, &self.name, input, &mut stops).await;
         keeper.shutdown().await;
         pictures.close().await;
+        let told = self.tell(&result)?;
+        Ok(stopped.map_or(told, Stop::exit))
+    }
+
+    /// Prints the result, and gives the exit code for it.
+    fn tell(&self, result: &ToolResult) -> anyhow::Result<ExitCode> {
         let saved = match &self.save_images {
-            Some(directory) => save(&result, &self.name, directory)?,
+            Some(directory) => save(result, &self.name, directory)?,
             None => Vec::new(),
         };
         if self.json {
-            writeln!(stdout(), "{}", serde_json::to_string_pretty(&result)?)?;
+            writeln!(stdout(), "{}", serde_json::to_string_pretty(result)?)?;
         } else {
-            print(&result, &saved)?;
+            print(result, &saved)?;
         }
-        Ok(match stopped {
-            Some(stop) => stop.exit(),
-            None if result.is_error => ExitCode::FAILURE,
-            None => ExitCode::SUCCESS,
-        })
+        Ok(if result.is_error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+/// The result, and the signal that put an end to the call.
+async fn watched(
+    dispatcher: &SandboxToolDispatcher,
+    name: &str,
+    input: Value,
+    stops: &mut Stops,
+) -> (ToolResult, Option<Stop>) {
+    let watch = Watch::default();
+    let cancel = watch.cancel.clone();
+    let mut work = pin!(dispatcher.dispatch_watched(name, input, watch));
+    tokio::select! {
+        result = &mut work => (result, None),
+        stop = stops.next() => {
+            cancel.cancel();
+            (work.await, Some(stop))
+        }
     }
 }
 

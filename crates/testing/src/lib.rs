@@ -10,7 +10,7 @@ mod server;
 mod tied;
 mod waiting;
 
-pub use program::program;
+pub use program::{program, without_settings};
 pub use s3::S3Server;
 #[cfg(feature = "client")]
 pub use server::client::client;

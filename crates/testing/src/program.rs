@@ -14,3 +14,14 @@ pub fn program() -> PathBuf {
     }
     built
 }
+
+/// Takes out of a command's environment what would lead the program elsewhere: to another service, another directory.
+pub fn without_settings(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        let set = name.to_str().is_some_and(|name| name.starts_with("E2B_") || name.starts_with("SANDBAR_"));
+        if set || name == "XDG_DATA_HOME" {
+            command.env_remove(name);
+        }
+    }
+    command
+}

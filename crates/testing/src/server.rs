@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::{Tied, program};
+use crate::{Tied, program, without_settings};
 
 const READY: Duration = Duration::from_secs(60);
 
@@ -40,12 +40,8 @@ impl Running {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "umask \"$0\"; exec \"$@\"", umask]).arg(tied.get_program()).args(tied.get_args());
         command.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(arguments);
-        for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(|name| name.starts_with("E2B_") || name.starts_with("SANDBAR_")) {
-                command.env_remove(name);
-            }
-        }
-        command.env("SANDBAR_LOG", std::env::var("SANDBAR_LOG").unwrap_or_else(|_| "warn".to_owned()));
+        without_settings(&mut command)
+            .env("SANDBAR_LOG", std::env::var("SANDBAR_LOG").unwrap_or_else(|_| "warn".to_owned()));
         command.env("XDG_CONFIG_HOME", data.join("none"));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let (process, output) = Tied::start(command, "TERM");

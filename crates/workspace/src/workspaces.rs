@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::chain::chain;
 use crate::clock::earlier;
+use crate::devserver::DevServer;
 use crate::house::{House, Parts};
 use crate::ledger::Ledger;
 use crate::name::{ProviderName, WorkspaceName};
@@ -22,7 +23,7 @@ use crate::records::{RecordsError, UsageQuery, WorkspaceRecord, WorkspaceState};
 use crate::setup::Setup;
 use crate::snapshot::{Listed, ProjectId, Restored, Snapshots, StoreError};
 use crate::workspace::{
-    Core, Details, Held, Holding, METADATA, OpenError, Place, SetUp, SetupError, Workspace, read_details,
+    Core, Details, Held, Holding, METADATA, OpenError, Place, SetUp, SetupError, Workspace, dev_server, read_details,
 };
 
 /// A creation may take so long until its sandbox stands in a record.
@@ -35,8 +36,11 @@ const SKEW: Duration = Duration::from_secs(24 * 3600);
 pub struct Workspaces {
     house: Arc<House>,
     /// Those that this process has.
-    open: Arc<Mutex<BTreeMap<WorkspaceName, Weak<Held>>>>,
+    slots: Arc<Mutex<BTreeMap<WorkspaceName, Slot>>>,
 }
+
+/// One workspace in this process. Locked by who opens it, so that others who want it get the same one.
+type Slot = Arc<tokio::sync::Mutex<Weak<Held>>>;
 
 /// A workspace that was made.
 #[derive(Debug)]
@@ -63,6 +67,8 @@ pub struct WorkspaceView {
     pub sandbox: Option<String>,
     pub provider: ProviderName,
     pub template: Option<String>,
+    /// Runs again in every new sandbox.
+    pub dev_server: Option<DevServer>,
     pub created_at: Timestamp,
     /// The end of the workspace itself.
     pub expires_at: Timestamp,
@@ -80,6 +86,7 @@ impl WorkspaceView {
             sandbox: record.sandbox.as_ref().map(ToString::to_string),
             provider: record.provider.clone(),
             template: record.template.clone(),
+            dev_server: dev_server(record),
             created_at: record.created_at,
             expires_at: record.expires_at,
             sandbox_ends_at: details.run.map(|run| run.ends_at),
@@ -98,7 +105,7 @@ pub struct Orphan {
 
 impl Workspaces {
     pub fn new(parts: Parts) -> Self {
-        Self { house: Arc::new(parts.into()), open: Arc::default() }
+        Self { house: Arc::new(parts.into()), slots: Arc::default() }
     }
 
     pub fn orchestrator(&self) -> &Orchestrator {
@@ -121,11 +128,13 @@ impl Workspaces {
     /// # Errors
     /// [`SetupError`] names the step that failed.
     pub async fn create(&self, name: &WorkspaceName, setup: Setup) -> Result<Created, SetupError> {
+        let slot = self.slot(name);
+        let mut slot = slot.lock().await;
         let core = Core::begin(Arc::clone(&self.house), name, &setup).await?;
         match core.set_up(&setup).await {
             Ok(SetUp { skipped, limits, restored }) => {
                 let workspace = Workspace::start(core);
-                self.opened(&workspace);
+                *slot = Arc::downgrade(workspace.held());
                 let (project, provider) = (workspace.project().clone(), workspace.provider());
                 let sandbox = workspace.sandbox_id();
                 Ok(Created { workspace, project, provider, sandbox, skipped, limits, restored })
@@ -142,8 +151,10 @@ impl Workspaces {
     /// # Errors
     /// [`OpenError::Held`] when another process has it and does not give it back in time.
     pub async fn open(&self, name: &WorkspaceName) -> Result<Workspace, OpenError> {
-        if let Some(workspace) = self.already_open(name) {
-            return Ok(workspace);
+        let slot = self.slot(name);
+        let mut slot = slot.lock().await;
+        if let Some(held) = slot.upgrade().filter(|held| held.core.is_open()) {
+            return Ok(Workspace::from_held(held));
         }
         // Asked first, so that a name that nobody knows is told at once.
         if self.house.records.workspace(name).await?.is_none() {
@@ -154,7 +165,7 @@ impl Workspaces {
         match self.read(name).await {
             Ok((record, details)) => {
                 let workspace = Workspace::start(Core::new(Arc::clone(&self.house), holding, record, details));
-                self.opened(&workspace);
+                *slot = Arc::downgrade(workspace.held());
                 Ok(workspace)
             }
             Err(error) => {
@@ -164,15 +175,13 @@ impl Workspaces {
         }
     }
 
-    fn already_open(&self, name: &WorkspaceName) -> Option<Workspace> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|_, held| held.strong_count() > 0);
-        open.get(name)?.upgrade().filter(|held| held.core.is_open()).map(Workspace::from_held)
-    }
-
-    fn opened(&self, workspace: &Workspace) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.insert(workspace.name().clone(), Arc::downgrade(workspace.held()));
+    fn slot(&self, name: &WorkspaceName) -> Slot {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        // Forget those that nobody has or waits for.
+        let in_use =
+            |slot: &Slot| Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.strong_count() > 0);
+        slots.retain(|_, slot| in_use(slot));
+        Arc::clone(slots.entry(name.clone()).or_default())
     }
 
     async fn read(&self, name: &WorkspaceName) -> Result<(WorkspaceRecord, Details), OpenError> {

@@ -1,15 +1,14 @@
 //! `sandbar sandbox kill`.
 
-use super::Session;
 use super::show::printable;
 use super::values::Pair;
+use super::{Session, ask};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use sdk::model::ListedSandbox;
 use sdk::{ListQuery, SandboxId};
 use serde_json::json;
-use std::io::{IsTerminal, Write, stderr, stdin};
 use std::process::ExitCode;
 
 /// Kills under way at once.
@@ -92,13 +91,6 @@ fn confirmed(rows: &[ListedSandbox], url: &str) -> anyhow::Result<bool> {
         1 => "1 sandbox".to_owned(),
         count => format!("all {count} sandboxes"),
     };
-    if !stdin().is_terminal() {
-        bail!("this would kill {what} at {url} and nobody can be asked; add --yes to do it");
-    }
-    let mut screen = stderr();
-    write!(screen, "Kill {what} at {url} ({}{more})? Their files are lost. [y/N] ", names.join(", "))?;
-    screen.flush()?;
-    let mut answer = String::new();
-    stdin().read_line(&mut answer).context("cannot read the answer")?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    let question = format!("Kill {what} at {url} ({}{more})? Their files are lost.", names.join(", "));
+    ask::confirmed(&format!("kill {what} at {url}"), &question)
 }

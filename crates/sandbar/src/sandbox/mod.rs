@@ -4,6 +4,7 @@
 //! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 not understood; `exec` and `shell`
 //! pass on what the command returned.
 
+pub(crate) mod ask;
 mod cp;
 mod create;
 pub(crate) mod endpoint;
@@ -18,13 +19,14 @@ mod list;
 mod logs;
 mod look;
 mod metrics;
+pub(crate) mod run;
 mod shell;
 pub(crate) mod show;
 mod snapshot;
 mod stdin;
 mod terminal;
 mod url;
-mod values;
+pub(crate) mod values;
 mod watch;
 
 use crate::logging;

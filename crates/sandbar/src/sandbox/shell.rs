@@ -1,7 +1,7 @@
 //! `sandbar sandbox shell`: a terminal in a sandbox, behind the one this program runs in.
 
-use super::exec::{code, search};
 use super::interrupt::Stops;
+use super::run::{code, search};
 use super::values::Pair;
 use super::{Session, keep, stdin, terminal};
 use anyhow::Context as _;

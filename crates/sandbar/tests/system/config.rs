@@ -9,10 +9,10 @@ use tempfile::TempDir;
 /// The program with a home of its own and nothing of this machine's configuration.
 fn run(home: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(PROGRAM);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("E2B_") || name.starts_with("SANDBAR_")) {
-        command.env_remove(name);
-    }
-    command.args(arguments).env("XDG_CONFIG_HOME", home.join("config")).env("XDG_DATA_HOME", home.join("data"));
+    testing::without_settings(&mut command)
+        .args(arguments)
+        .env("XDG_CONFIG_HOME", home.join("config"))
+        .env("XDG_DATA_HOME", home.join("data"));
     command.envs(variables.iter().copied()).output().expect("the program runs")
 }
 

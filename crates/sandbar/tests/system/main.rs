@@ -10,3 +10,4 @@ mod program;
 mod reliability;
 mod support;
 mod tool;
+mod workspace;

@@ -1,6 +1,6 @@
 //! `sandbar mcp` as a client starts it: the real program, a real client, real sandboxes.
 
-use crate::support::server::{PROGRAM, signal};
+use crate::support::server::PROGRAM;
 use crate::support::{Server, eventually, http};
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ReadResourceRequestParams, ServerResult,
@@ -12,24 +12,9 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What would lead the program elsewhere.
-const VARIABLES: [&str; 8] = [
-    "E2B_API_KEY",
-    "E2B_API_URL",
-    "E2B_SANDBOX_URL",
-    "E2B_DOMAIN",
-    "SANDBAR_CONFIG",
-    "SANDBAR_LOG",
-    "SANDBAR_SANDBOX",
-    "SANDBAR_MCP_TOKEN",
-];
-
 fn program(server: &Server, arguments: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
-    for variable in VARIABLES {
-        command.env_remove(variable);
-    }
-    command.env("SANDBAR_DATA", server.data()).arg("mcp").args(arguments);
+    testing::without_settings(&mut command).env("SANDBAR_DATA", server.data()).arg("mcp").args(arguments);
     command
 }
 
@@ -130,7 +115,7 @@ async fn a_sandbox_comes_with_the_first_call_and_sleeps_when_the_client_leaves()
     let again = Client::start(&server, &["--sandbox", &id]).await;
     assert_eq!(again.bash("ls /home/user >/dev/null; echo awake").await, "awake\n[exit 0]");
     assert_eq!(state(&server, &id), "running");
-    signal(again.pid, "TERM");
+    testing::signal(again.pid, "TERM");
     gone(again.pid);
     assert_eq!(state(&server, &id), "paused", "as it was found");
 }

@@ -8,18 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 fn program(server: &Server, arguments: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
-    for variable in [
-        "E2B_API_KEY",
-        "E2B_API_URL",
-        "E2B_SANDBOX_URL",
-        "E2B_DOMAIN",
-        "SANDBAR_CONFIG",
-        "SANDBAR_LOG",
-        "SANDBAR_SANDBOX",
-    ] {
-        command.env_remove(variable);
-    }
-    command.env("SANDBAR_DATA", server.data()).args(arguments).stdin(Stdio::null());
+    testing::without_settings(&mut command).env("SANDBAR_DATA", server.data()).args(arguments).stdin(Stdio::null());
     command
 }
 
@@ -111,6 +100,18 @@ fn without_a_sandbox_a_session_has_its_own_also_for_calls_at_the_same_time() {
     let other = tool(&server, &["bash", r#"{"command": "ls"}"#, "--session", "other"]);
     assert_eq!(text(&other.stdout), "(no output)\n[exit 0]\n");
     assert!(!text(&other.stderr).contains(id), "another session, another sandbox");
+}
+
+#[test]
+fn nothing_is_made_for_a_tool_that_does_not_exist() {
+    let mut server = Server::with(&["--ephemeral"]);
+    let unknown = tool(&server, &["bsah", r#"{"command": "ls"}"#]);
+    assert_eq!((unknown.status.code(), text(&unknown.stdout)), (Some(1), "[bsah: unknown tool]\n"), "{unknown:?}");
+    let listed = server.call("GET", "/v2/sandboxes", None);
+    assert_eq!(listed.json(), json!([]), "no sandbox was made");
+    server.stop();
+    let unknown = tool(&server, &["bsah", "{}", "--json"]);
+    assert_eq!(json_of(&unknown)["code"], "unknown_tool", "no server is needed: {unknown:?}");
 }
 
 #[test]

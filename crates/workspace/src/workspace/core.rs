@@ -309,7 +309,8 @@ pub(super) fn to_value(details: &Details) -> Value {
     serde_json::to_value(details).expect("names, numbers and texts can be written as JSON")
 }
 
-pub(super) fn dev_server(record: &WorkspaceRecord) -> Option<DevServer> {
+/// What a record declares.
+pub(crate) fn dev_server(record: &WorkspaceRecord) -> Option<DevServer> {
     record.services.get(DEV_SERVER).and_then(|value| serde_json::from_value(value.clone()).ok())
 }
 

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use self::commits::PhaseCommit;
-pub(crate) use self::core::{Core, METADATA};
+pub(crate) use self::core::{Core, METADATA, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
 pub(crate) use self::details::{Details, Place};
 pub use self::error::{OpenError, SetupError, Unavailable, WorkspaceError};

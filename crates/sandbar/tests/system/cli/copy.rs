@@ -1,7 +1,8 @@
 //! `cp`, `ls` and `cat`.
 
-use super::{Cli, text};
-use crate::support::{Cutter, Server, eventually, server};
+use super::{cli, create};
+use crate::support::program::text;
+use crate::support::{Cutter, Server, eventually};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -56,8 +57,8 @@ fn tree(root: &Path) {
 #[test]
 fn a_tree_comes_back_as_it_went() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let here = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| here.path().join(name).to_str().expect("a text path").to_owned();
     tree(&here.path().join("tree"));
@@ -93,8 +94,8 @@ fn a_tree_comes_back_as_it_went() {
 #[test]
 fn a_single_file_goes_where_cp_would_put_it() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let here = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| here.path().join(name).to_str().expect("a text path").to_owned();
     std::fs::write(here.path().join("one"), "1").expect("a file");
@@ -133,8 +134,8 @@ fn a_single_file_goes_where_cp_would_put_it() {
 #[test]
 fn what_a_sandbox_says_is_not_written_elsewhere() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let here = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| here.path().join(name).to_str().expect("a text path").to_owned();
     cli.must(&["exec", &id, "-c", "mkdir -p t/d; echo x > t/d/f; ln -s /etc/passwd t/out; ln -s nowhere t/dangling"]);
@@ -157,8 +158,8 @@ fn what_a_sandbox_says_is_not_written_elsewhere() {
 fn an_interrupted_copy_leaves_no_half_file() {
     const SIZE: u64 = 256 << 20;
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let here = tempfile::tempdir().expect("a temporary directory");
     let large = here.path().join("large");
     std::fs::File::create(&large).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
@@ -180,7 +181,7 @@ fn an_interrupted_copy_leaves_no_half_file() {
     let under_way = network.sent() + (1 << 20);
     let child = start(from, &to);
     eventually("the copy is under way", Duration::from_secs(20), || (network.sent() > under_way).then_some(()));
-    server::signal(child.id(), "INT");
+    testing::signal(child.id(), "INT");
     let done = child.wait_with_output().expect("it ends");
     assert_eq!(done.status.code(), Some(130));
     assert!(text(&done.stderr).contains("interrupted; 0 of 1 files were copied"), "{done:?}");
@@ -205,7 +206,7 @@ fn an_interrupted_copy_leaves_no_half_file() {
     eventually("the copy is under way", Duration::from_secs(20), || {
         draft()?.metadata().ok().filter(|found| found.len() > 0)
     });
-    server::signal(child.id(), "TERM");
+    testing::signal(child.id(), "TERM");
     assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(143));
     assert!(draft().is_none(), "a draft is left");
     assert_eq!(std::fs::read(&target).expect("it is there"), b"before");

@@ -1,7 +1,8 @@
 //! Which service the program talks to.
 
-use super::{Cli, program, text};
+use super::{cli, create, program};
 use crate::support::Server;
+use crate::support::program::text;
 use crate::support::server::PROGRAM;
 use std::process::Command;
 
@@ -36,8 +37,8 @@ fn nothing_need_be_set_while_a_server_runs() {
 fn the_key_that_a_server_was_started_with_is_found_too() {
     use std::os::unix::fs::PermissionsExt;
     let server = Server::with(&["--api-key", "e2b_0123"]);
-    let cli = Cli { server: &server };
-    cli.create();
+    let cli = cli(&server);
+    create(&cli);
     let note = server.file("server.json");
     assert_eq!(std::fs::metadata(note).expect("it is there").permissions().mode() & 0o777, 0o600);
     assert!(!server.file("api-key").exists());
@@ -46,9 +47,9 @@ fn the_key_that_a_server_was_started_with_is_found_too() {
 #[test]
 fn flags_win_over_variables_and_variables_over_the_local_server() {
     let server = Server::start();
-    let cli = Cli { server: &server };
+    let cli = cli(&server);
     let url = format!("http://{}", server.address);
-    let id = cli.create();
+    let id = create(&cli);
 
     let by_variables = program()
         .args(["list", "--quiet"])

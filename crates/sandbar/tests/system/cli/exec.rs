@@ -1,7 +1,8 @@
 //! `exec`: input, outputs, exit code, arguments, and what happens when it is interrupted or cut off.
 
-use super::{Cli, text};
-use crate::support::{Cutter, Server, eventually, server};
+use super::{cli, create};
+use crate::support::program::text;
+use crate::support::{Cutter, Server, eventually};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,8 +10,8 @@ use std::time::Duration;
 #[test]
 fn a_command_is_as_if_it_ran_here() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
 
     let done = cli.run(&["exec", &id, "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!((text(&done.stdout).as_str(), text(&done.stderr).as_str()), ("out\n", "err\n"));
@@ -38,8 +39,8 @@ fn a_command_is_as_if_it_ran_here() {
 #[test]
 fn json_has_all_of_it_and_the_exit_code_stays() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let done = cli.run(&["exec", &id, "--json", "--", "bash", "-c", "echo out; echo err >&2; exit 3"]);
     assert_eq!(done.status.code(), Some(3));
     let said: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
@@ -58,8 +59,8 @@ fn json_has_all_of_it_and_the_exit_code_stays() {
 #[test]
 fn what_cannot_be_run_is_one_line() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     for (arguments, expected) in [
         (&["exec", &id, "--", "/nonexistent"][..], "/nonexistent"),
         (&["exec", &id, "--cwd", "/nowhere", "--", "ls"], "/nowhere"),
@@ -87,8 +88,8 @@ fn what_cannot_be_run_is_one_line() {
 #[test]
 fn ctrl_c_reaches_the_command_and_all_it_started() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     for (line, signal, code) in [
         ("echo go; sleep 600; sleep 600", "INT", 130),
         ("trap 'echo asked; exit 5' INT; echo go; while :; do sleep 0.1; done", "INT", 130),
@@ -98,7 +99,7 @@ fn ctrl_c_reaches_the_command_and_all_it_started() {
             cli.command(&["exec", &id, "-c", line]).stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         assert_eq!(lines.next().expect("a line").expect("text"), "go");
-        server::signal(child.id(), signal);
+        testing::signal(child.id(), signal);
         let rest: Vec<String> = lines.map(|line| line.expect("text")).collect();
         assert_eq!(child.wait().expect("it ends").code(), Some(code), "{line}");
         assert_eq!(rest.contains(&"asked".to_owned()), line.starts_with("trap"), "{rest:?}");
@@ -110,9 +111,9 @@ fn ctrl_c_reaches_the_command_and_all_it_started() {
     let mut child = cli.command(&["exec", &id, "-c", deaf]).stdout(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
     lines.next().expect("a line").expect("text");
-    server::signal(child.id(), "INT");
+    testing::signal(child.id(), "INT");
     eventually("the program ends", Duration::from_secs(20), || {
-        server::signal(child.id(), "INT");
+        testing::signal(child.id(), "INT");
         child.try_wait().expect("it is ours")
     });
     assert_eq!(cli.run(&["exec", &id, "--", "pgrep", "-x", "sleep"]).status.code(), Some(1), "something still runs");
@@ -121,8 +122,8 @@ fn ctrl_c_reaches_the_command_and_all_it_started() {
 #[test]
 fn a_lost_connection_costs_no_exit_code() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let network = Cutter::before(&server.address);
     let line = "echo go; until [ -e end ]; do sleep 0.05; done; echo end; exit 9";
     let mut child = cli

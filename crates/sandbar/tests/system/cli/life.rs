@@ -1,6 +1,7 @@
 //! From create to kill.
 
-use super::{Cli, text};
+use super::{cli, create};
+use crate::support::program::text;
 use crate::support::{Server, eventually, http};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -9,7 +10,7 @@ use std::time::Duration;
 #[test]
 fn a_sandbox_is_made_found_and_described() {
     let server = Server::start();
-    let cli = Cli { server: &server };
+    let cli = cli(&server);
     let made =
         cli.json(&["create", "base", "--timeout", "1h", "--metadata", "owner=me", "--memory", "512", "--auto-pause"]);
     let id = made["sandboxID"].as_str().expect("an id");
@@ -42,8 +43,8 @@ fn a_sandbox_is_made_found_and_described() {
 #[test]
 fn it_pauses_resumes_and_lives_as_long_as_said() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     cli.must(&["exec", &id, "-c", "echo kept > kept"]);
     assert_eq!(cli.json(&["pause", &id])["state"], "paused");
     assert!(cli.must(&["pause", &id]).contains("was paused already"));
@@ -67,8 +68,8 @@ fn it_pauses_resumes_and_lives_as_long_as_said() {
 #[test]
 fn ports_and_files_have_urls() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let port = server.address.rsplit(':').next().expect("a port");
     assert_eq!(cli.must(&["url", &id, "3000"]), format!("http://3000-{id}.localhost:{port}\n"));
 
@@ -86,8 +87,8 @@ fn ports_and_files_have_urls() {
 #[test]
 fn events_entries_and_readings_are_told() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
 
     let mut watching = cli
         .command(&["watch", &id, "--count", "1", "--json"])
@@ -131,8 +132,8 @@ fn events_entries_and_readings_are_told() {
 #[test]
 fn killing_all_wants_to_be_meant() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let ids = [cli.create(), cli.create(), cli.must(&["create", "-m", "owner=me"]).trim().to_owned()];
+    let cli = cli(&server);
+    let ids = [create(&cli), create(&cli), cli.must(&["create", "-m", "owner=me"]).trim().to_owned()];
     assert_eq!(cli.json(&["kill", &ids[0]]), serde_json::json!([{ "sandboxID": ids[0], "killed": true }]));
     assert!(cli.fails(1, &["kill", &ids[0], &ids[0]]).contains("does not exist"));
     let said = cli.fails(1, &["kill", "--all"]);
@@ -147,8 +148,8 @@ fn killing_all_wants_to_be_meant() {
 #[test]
 fn a_reader_that_leaves_is_no_failure_to_tell() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let mut child = cli
         .command(&["logs", &id, "-f", "--json"])
         .stdout(Stdio::piped())

@@ -1,7 +1,8 @@
 //! `shell`, and what else needs a terminal.
 
-use super::Cli;
-use crate::support::{Server, server};
+use super::{cli, create};
+use crate::support::Server;
+use crate::support::program::Program;
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -20,7 +21,7 @@ struct Session {
 }
 
 impl Session {
-    fn start(cli: &Cli<'_>, arguments: &[&str]) -> Self {
+    fn start(cli: &Program, arguments: &[&str]) -> Self {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&screen).expect("it is ours");
         unlockpt(&screen).expect("it is ours");
@@ -88,8 +89,8 @@ fn resize(terminal: &OwnedFd, cols: u16, rows: u16) {
 #[test]
 fn a_shell_has_the_terminal_its_size_and_its_exit_code() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let mut shell = Session::start(&cli, &["shell", &id, "--env", "GREETING=hello"]);
     shell.expect("$ ");
     assert!(shell.is_raw());
@@ -97,7 +98,7 @@ fn a_shell_has_the_terminal_its_size_and_its_exit_code() {
     shell.expect("30 100\r\nhello xterm 42");
     resize(&shell.terminal, 132, 50);
     // The terminal of a test is nobody's controlling one, so that the kernel tells nobody.
-    server::signal(shell.child.id(), "WINCH");
+    testing::signal(shell.child.id(), "WINCH");
     shell.write("until [ \"$(stty size)\" = '50 132' ]; do sleep 0.05; done; echo resi''zed\r");
     shell.expect("resized");
     // Ctrl-C is the shell's, not the program's. The command says itself that it has the terminal.
@@ -114,12 +115,12 @@ fn a_shell_has_the_terminal_its_size_and_its_exit_code() {
 #[test]
 fn a_shell_that_is_left_ends() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     let mut shell = Session::start(&cli, &["shell", &id, "--", "cat"]);
     shell.write("echo\r");
     shell.expect("echo\r\necho");
-    server::signal(shell.child.id(), "HUP");
+    testing::signal(shell.child.id(), "HUP");
     assert_eq!(shell.wait().code(), Some(129));
     assert!(!shell.is_raw());
     assert_eq!(cli.run(&["exec", &id, "--", "pgrep", "-x", "cat"]).status.code(), Some(1), "it still runs");
@@ -134,8 +135,8 @@ fn a_shell_that_is_left_ends() {
 #[test]
 fn a_person_is_asked_before_all_is_killed() {
     let server = Server::start();
-    let cli = Cli { server: &server };
-    let id = cli.create();
+    let cli = cli(&server);
+    let id = create(&cli);
     for (answer, code, left) in [("\r", 1, id.as_str()), ("no\r", 1, &id), ("y\r", 0, "")] {
         let mut asked = Session::start(&cli, &["kill", "--all"]);
         asked.expect("[y/N]");
@@ -144,6 +145,6 @@ fn a_person_is_asked_before_all_is_killed() {
         assert_eq!(cli.must(&["list", "--quiet"]).trim(), left);
     }
     // Colours are for terminals.
-    cli.create();
+    create(&cli);
     Session::start(&cli, &["list"]).expect("\x1b[32mrunning");
 }

@@ -3,16 +3,15 @@
 use super::http::{self, Reply};
 use super::sandbox::Sandbox;
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 use tempfile::TempDir;
+use testing::{Launch, Running};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbar");
 
 pub(crate) struct Server {
-    child: Child,
+    running: Running,
     pub(crate) address: String,
     pub(crate) key: String,
     data: TempDir,
@@ -38,8 +37,9 @@ impl Server {
     fn new(arguments: &[&str], umask: &'static str) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let (child, address, key) = launch(data.path(), &arguments, umask);
-        Self { child, address, key, data, arguments, umask }
+        let running = launch(data.path(), &arguments, umask);
+        let (address, key) = (running.address.clone(), running.key.clone());
+        Self { running, address, key, data, arguments, umask }
     }
 
     pub(crate) fn data(&self) -> &Path {
@@ -52,8 +52,7 @@ impl Server {
 
     /// Ends the server as a crash would, without a chance to clean up.
     pub(crate) fn kill_9(&mut self) {
-        self.child.kill().expect("the server is ours");
-        self.child.wait().expect("the server has ended");
+        self.end_by("KILL");
     }
 
     /// Ends the server politely; sandboxes stay.
@@ -62,16 +61,13 @@ impl Server {
     }
 
     pub(crate) fn end_by(&mut self, name: &str) {
-        signal(self.child.id(), name);
-        super::eventually("the server ends", Duration::from_secs(30), || {
-            self.child.try_wait().expect("the server is ours")
-        });
+        self.running.end_by(name);
     }
 
     /// Starts a server on the same data directory again.
     pub(crate) fn start_again(&mut self) {
-        let (child, address, key) = launch(self.data.path(), &self.arguments, self.umask);
-        (self.child, self.address, self.key) = (child, address, key);
+        self.running = launch(self.data.path(), &self.arguments, self.umask);
+        (self.address, self.key) = (self.running.address.clone(), self.running.key.clone());
     }
 
     /// A control-plane call with the key.
@@ -104,8 +100,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         // `down` ends a running server as well as what a killed one left.
         let done = Command::new(PROGRAM).args(["down", "--data"]).arg(self.data.path()).output();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         if let Ok(done) = done
             && !done.status.success()
             && !std::thread::panicking()
@@ -115,34 +109,7 @@ impl Drop for Server {
     }
 }
 
-fn launch(data: &Path, arguments: &[String], umask: &str) -> (Child, String, String) {
-    let mut child = Command::new("/bin/bash")
-        .args(["-c", "umask \"$0\"; exec \"$@\"", umask, PROGRAM])
-        .args(["up", "--listen", "127.0.0.1:0", "--data"])
-        .arg(data)
-        .args(arguments)
-        .env("SANDBAR_LOG", std::env::var("SANDBAR_LOG").unwrap_or_else(|_| "warn".to_owned()))
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-    let (mut key, started) = (None, Instant::now());
-    loop {
-        let line = match lines.next() {
-            Some(line) => line.expect("the server's lines are text"),
-            None => panic!("the server ended before it was ready: {:?}", child.wait()),
-        };
-        if let Some(value) = line.strip_prefix("export E2B_API_KEY=") {
-            key = Some(value.to_owned());
-        }
-        if let Some(address) = line.strip_prefix("ready: http://") {
-            assert!(started.elapsed() < Duration::from_secs(30), "ready only after {:?}", started.elapsed());
-            return (child, address.to_owned(), key.expect("the key is printed before ready"));
-        }
-    }
-}
-
-pub(crate) fn signal(pid: u32, name: &str) {
-    let done = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().expect("kill runs");
-    assert!(done.success(), "kill -{name} {pid}");
+fn launch(data: &Path, arguments: &[String], umask: &str) -> Running {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    Running::launch(Launch { program: Path::new(PROGRAM), data, arguments: &arguments, umask })
 }

@@ -1,0 +1,131 @@
+//! Joins the parts of workspaces to this program: configuration, records, objects, providers and this machine's server,
+//! pictures and what people are told.
+
+use super::photographs::Photographer;
+use super::progress::Progress;
+use super::timeline::Timeline;
+use crate::config::{self, Config, Overrides};
+use crate::local_server::LocalStarter;
+use crate::sandbox::values;
+use crate::screenshots::Pictures;
+use anyhow::anyhow;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, mpsc};
+use workspace::provider::LocalServer;
+use workspace::{OpenError, Settings, Workspace, WorkspaceName, Workspaces};
+
+/// Which workspaces are meant.
+#[derive(Args)]
+#[command(next_help_heading = "Configuration")]
+pub(crate) struct Place {
+    /// Configuration file [default: $XDG_CONFIG_HOME/sandbar/config.toml]
+    #[arg(long, global = true, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// The data directory of the local server [default: $SANDBAR_DATA, else $XDG_DATA_HOME/sandbar]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// How long to wait for a workspace that another process has
+    #[arg(long, global = true, value_name = "TIME", value_parser = values::duration, default_value = "20s")]
+    pub(crate) wait: Duration,
+}
+
+/// All workspaces that this program's configuration leads to.
+pub(crate) struct House {
+    workspaces: Workspaces,
+    pictures: Arc<Pictures>,
+    photographer: Photographer,
+    progress: Progress,
+    /// This process's own until it leaves.
+    entered: Mutex<Vec<Workspace>>,
+}
+
+impl House {
+    /// `silent` shows no progress, for results that programs read.
+    pub(crate) async fn open(place: &Place, silent: bool) -> anyhow::Result<Self> {
+        let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
+        let config = Config::load(place.config.as_deref(), &overrides)?;
+        let settings = Settings { lease_wait: place.wait, ..Settings::default() };
+        Self::of(&config, place.config.as_deref(), settings, silent).await
+    }
+
+    async fn of(config: &Config, file: Option<&Path>, settings: Settings, silent: bool) -> anyhow::Result<Self> {
+        let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(config, file)?);
+        let (wanted, due) = mpsc::unbounded_channel();
+        let progress = Progress::new(silent);
+        let observer = Arc::new(Timeline::new(progress.clone(), wanted));
+        let workspaces = config.workspaces()?;
+        let workspaces = Workspaces::from_config(&workspaces, &config::variable, &local, observer, settings).await?;
+        let pictures = Pictures::new(config);
+        let photographer = Photographer::start(due, Arc::clone(&pictures), workspaces.clone());
+        Ok(Self { workspaces, pictures, photographer, progress, entered: Mutex::default() })
+    }
+
+    pub(crate) fn workspaces(&self) -> &Workspaces {
+        &self.workspaces
+    }
+
+    pub(crate) fn pictures(&self) -> &Arc<Pictures> {
+        &self.pictures
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Takes a workspace for this process, until it leaves.
+    pub(crate) async fn enter(&self, name: &WorkspaceName) -> anyhow::Result<Workspace> {
+        let workspace = self.workspaces.open(name).await.map_err(explain)?;
+        self.take(workspace.clone()).await;
+        Ok(workspace)
+    }
+
+    /// The same for one that was just created.
+    pub(super) async fn take(&self, workspace: Workspace) {
+        self.entered.lock().await.push(workspace);
+    }
+
+    /// Gives every lease back.
+    pub(crate) async fn leave(&self) {
+        for workspace in self.entered.lock().await.drain(..) {
+            workspace.close().await;
+        }
+    }
+
+    /// Gives every lease back, and takes the pictures that are due.
+    pub(crate) async fn close(self, due: Due) {
+        self.leave().await;
+        match due {
+            Due::Taken => {
+                self.progress.doing("taking pictures");
+                self.photographer.finish().await;
+            }
+            Due::LeftOut => self.photographer.stop(),
+        }
+        self.progress.done();
+        self.pictures.close().await;
+    }
+}
+
+/// What becomes of pictures that are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    Taken,
+    /// Somebody wants this program to end.
+    LeftOut,
+}
+
+/// The error with what to do about it.
+pub(crate) fn explain(error: OpenError) -> anyhow::Error {
+    match error {
+        OpenError::NotFound(name) => {
+            anyhow!("there is no workspace {name}; `sandbar workspace list` shows those there are")
+        }
+        OpenError::Held { workspace, owner, .. } => {
+            anyhow!("workspace {workspace} is in use by {owner}; try again when it has done")
+        }
+        other => other.into(),
+    }
+}

@@ -1,0 +1,130 @@
+//! `sandbar workspace pause`, `resume`, `move` and `rotate`.
+
+use super::{Session, house};
+use crate::sandbox::show::span;
+use clap::Args;
+use serde_json::json;
+use workspace::{HandedOver, ProviderName, WorkspaceName};
+
+/// Pause a workspace: its files are saved, its sandbox is stopped and kept.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar workspace pause shop
+
+The next command or tool call wakes it; opening a preview does not. Pausing one that is paused already succeeds.")]
+pub(super) struct Pause {
+    /// The workspace
+    name: WorkspaceName,
+}
+
+impl Pause {
+    pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let workspace = session.house.enter(&self.name).await?;
+        session.house.progress().doing(format!("pausing {}", self.name));
+        workspace.pause().await?;
+        session.house.leave().await;
+        told(session, &self.name, "paused").await
+    }
+}
+
+/// Wake a workspace, and its dev server.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar workspace resume shop
+
+When its sandbox is gone, it comes back in a new one with the files of its newest snapshot.")]
+pub(super) struct Resume {
+    /// The workspace
+    name: WorkspaceName,
+}
+
+impl Resume {
+    pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let workspace = session.house.enter(&self.name).await?;
+        session.house.progress().doing(format!("waking {}", self.name));
+        workspace.resume().await?;
+        session.house.leave().await;
+        told(session, &self.name, "runs").await
+    }
+}
+
+async fn told(session: &Session, name: &WorkspaceName, how: &str) -> anyhow::Result<()> {
+    let view = session.house.workspaces().show(name).await.map_err(house::explain)?;
+    session.house.progress().done();
+    match session.show.json {
+        true => session.show.object(&view)?,
+        false => session.show.line(format!("{name} {how}"))?,
+    }
+    Ok(())
+}
+
+/// Move a workspace to another provider, with its files and its dev server.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar workspace move shop --to e2b
+  sandbar workspace move shop --to local --json
+
+Its sandbox stays in use until the new one has every file. Other processes in it end.")]
+pub(super) struct Move {
+    /// The workspace
+    name: WorkspaceName,
+    /// The provider, by its name in the configuration
+    #[arg(long, value_name = "PROVIDER")]
+    to: ProviderName,
+}
+
+impl Move {
+    pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let workspace = session.house.enter(&self.name).await?;
+        session.house.progress().doing(format!("moving {} to {}", self.name, self.to));
+        let moved = workspace.move_to(&self.to).await?;
+        session.house.leave().await;
+        handed_over(session, &self.name, &moved)
+    }
+}
+
+/// Put a workspace into a new sandbox of the same provider.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar workspace rotate shop
+
+This happens by itself before a sandbox's time is over.")]
+pub(super) struct Rotate {
+    /// The workspace
+    name: WorkspaceName,
+}
+
+impl Rotate {
+    pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let workspace = session.house.enter(&self.name).await?;
+        session.house.progress().doing(format!("putting {} into a new sandbox", self.name));
+        let rotated = workspace.rotate().await?;
+        session.house.leave().await;
+        handed_over(session, &self.name, &rotated)
+    }
+}
+
+fn handed_over(session: &Session, name: &WorkspaceName, new: &HandedOver) -> anyhow::Result<()> {
+    session.house.progress().done();
+    if session.show.json {
+        return Ok(session.show.object(&json!({
+            "workspace": name,
+            "provider": new.provider,
+            "sandboxID": new.sandbox,
+            "key": new.restored.key,
+            "files": new.restored.files,
+            "fenced_ms": u64::try_from(new.fenced.as_millis()).unwrap_or(u64::MAX),
+        }))?);
+    }
+    let files = new.restored.files;
+    Ok(session.show.line(format!(
+        "{name} is at {} in sandbox {}, with {files} files, after {}",
+        new.provider,
+        new.sandbox,
+        span(new.fenced)
+    ))?)
+}

@@ -1,0 +1,117 @@
+//! Automatic pictures: after the dev server's start and after every commit. They never hold up or fail what they are of, wake
+//! nothing, and need no lease: a picture of a sandbox that is replaced meanwhile is one picture less.
+
+use crate::screenshots::Pictures;
+use anyhow::Context as _;
+use browser::store::Occasion;
+use sdk::Sandbox;
+use sdk::model::SandboxState;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tools::{Capture, CaptureError};
+use tracing::{debug, info, warn};
+use workspace::{WorkspaceName, WorkspaceView, Workspaces};
+
+/// Where a page is looked for when no dev server is declared.
+const USUAL_PORT: u16 = 3000;
+/// For asking the sandbox whether anybody listens.
+const ASK: Duration = Duration::from_secs(10);
+/// For the pictures that are due when the program wants to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A picture that is due.
+pub(super) struct Wanted {
+    pub(super) workspace: WorkspaceName,
+    /// None: the declared dev server's, else the usual one.
+    pub(super) port: Option<u16>,
+    pub(super) occasion: Occasion,
+}
+
+pub(super) type Due = mpsc::UnboundedReceiver<Wanted>;
+
+/// Takes pictures as they become due.
+pub(super) struct Photographer {
+    task: JoinHandle<()>,
+    finish: tokio_util::sync::CancellationToken,
+}
+
+impl Photographer {
+    pub(super) fn start(mut due: Due, pictures: Arc<Pictures>, workspaces: Workspaces) -> Self {
+        let finish = tokio_util::sync::CancellationToken::new();
+        let asked = finish.clone();
+        let task = tokio::spawn(async move {
+            while let Some(Some(wanted)) = asked.run_until_cancelled(due.recv()).await {
+                take(&pictures, &workspaces, wanted).await;
+            }
+            while let Ok(wanted) = due.try_recv() {
+                take(&pictures, &workspaces, wanted).await;
+            }
+        });
+        Self { task, finish }
+    }
+
+    /// Takes what is due, and no more.
+    pub(super) async fn finish(mut self) {
+        self.finish.cancel();
+        if tokio::time::timeout(PATIENCE, &mut self.task).await.is_err() {
+            warn!("a picture took too long and is left out");
+            self.task.abort();
+        }
+    }
+
+    /// Leaves out what is due.
+    pub(super) fn stop(self) {
+        self.task.abort();
+    }
+}
+
+async fn take(pictures: &Pictures, workspaces: &Workspaces, wanted: Wanted) {
+    let Wanted { workspace: name, port, occasion } = wanted;
+    let seen = async {
+        let view = workspaces.show(&name).await?;
+        let port = port.or(view.dev_server.as_ref().map(|server| server.port)).unwrap_or(USUAL_PORT);
+        let Some(sandbox) = running(workspaces, &view).await? else {
+            debug!(workspace = %name, "it does not run, so there is nothing to take a picture of");
+            return Ok(());
+        };
+        if !listens(&sandbox, port).await {
+            debug!(workspace = %name, port, "nobody listens, so there is nothing to take a picture of");
+            return Ok(());
+        }
+        let capture = Capture { port, url_path: "/".to_owned(), full_page: false };
+        match pictures.capture(&sandbox, name.as_str(), &occasion, capture).await {
+            Ok(shots) => {
+                for shot in shots.shots {
+                    info!(workspace = %name, viewport = shot.viewport, url = shot.url, "an automatic picture is stored");
+                }
+                Ok(())
+            }
+            Err(CaptureError::NotServed { .. }) => Ok(()),
+            Err(error) => Err(anyhow::Error::new(error)),
+        }
+    };
+    if let Err(error) = seen.await {
+        warn!(workspace = %name, error = format!("{error:#}"), "no automatic picture could be taken");
+    }
+}
+
+/// The workspace's sandbox as it is.
+async fn running(workspaces: &Workspaces, view: &WorkspaceView) -> anyhow::Result<Option<Sandbox>> {
+    let Some(id) = &view.sandbox else { return Ok(None) };
+    let id = id.parse().context("the record cannot be used")?;
+    let client = workspaces.orchestrator().provider(&view.provider)?.client().await?;
+    let detail = client.info(&id).await?;
+    Ok(match detail.listed.state {
+        SandboxState::Running => Some(client.attach(&detail)?),
+        SandboxState::Paused => None,
+    })
+}
+
+/// Whether it is worth starting a browser.
+async fn listens(sandbox: &Sandbox, port: u16) -> bool {
+    let line = format!("exec 3<>/dev/tcp/127.0.0.1/{port} || exec 3<>/dev/tcp/::1/{port}");
+    let command = sdk::Command::exec("/bin/bash", ["-c", &line]).timeout(ASK);
+    sandbox.within(ASK).commands().run(command).await.is_ok_and(|output| output.success())
+}

@@ -1,0 +1,86 @@
+//! What happens to workspaces, as this program tells it: to the log, to people, and to whoever takes the pictures.
+
+use super::photographs::Wanted;
+use super::progress::Progress;
+use crate::sandbox::show::{printable, span};
+use async_trait::async_trait;
+use browser::store::Occasion;
+use tokio::sync::mpsc;
+use tracing::info;
+use workspace::events::{EventKind, Observer, WorkspaceEvent};
+
+pub(super) struct Timeline {
+    progress: Progress,
+    wanted: mpsc::UnboundedSender<Wanted>,
+}
+
+impl Timeline {
+    pub(super) fn new(progress: Progress, wanted: mpsc::UnboundedSender<Wanted>) -> Self {
+        Self { progress, wanted }
+    }
+}
+
+#[async_trait]
+impl Observer for Timeline {
+    async fn event(&self, event: &WorkspaceEvent) {
+        let told = serde_json::to_string(&event.kind).unwrap_or_default();
+        info!(workspace = %event.workspace, event = told, "a workspace's event");
+        match &event.kind {
+            EventKind::DevServerReady { port, .. } => {
+                let occasion = Occasion::DevServer { at: event.at };
+                self.want(Wanted { workspace: event.workspace.clone(), port: Some(*port), occasion });
+            }
+            EventKind::PhaseCommitted { commit, .. } => {
+                let occasion = Occasion::Commit { id: commit.clone() };
+                self.want(Wanted { workspace: event.workspace.clone(), port: None, occasion });
+            }
+            _ => {}
+        }
+        match describe(&event.kind) {
+            Told::Worry(line) => self.progress.tell(&printable(&line)),
+            Told::Step(line) => self.progress.doing(printable(&line)),
+            Told::Nothing => {}
+        }
+    }
+}
+
+impl Timeline {
+    fn want(&self, wanted: Wanted) {
+        // Nobody takes pictures any more when the program ends.
+        let _ = self.wanted.send(wanted);
+    }
+}
+
+/// What people are told.
+enum Told {
+    /// Worth a line of its own.
+    Worry(String),
+    /// Worth a look while it lasts.
+    Step(String),
+    Nothing,
+}
+
+fn describe(kind: &EventKind) -> Told {
+    match kind {
+        EventKind::Created { provider, sandbox } => Told::Step(format!("sandbox {sandbox} at {provider} is set up")),
+        EventKind::SnapshotSaved { files, .. } => Told::Step(format!("snapshot of {files} files saved")),
+        EventKind::SnapshotFailed { reason } => Told::Worry(format!("no snapshot was saved: {reason}")),
+        EventKind::DevServerReady { port, .. } => Told::Step(format!("the dev server answers on port {port}")),
+        EventKind::DevServerFailed { reason } => Told::Worry(format!("the dev server does not run: {reason}")),
+        EventKind::Rotated { sandbox, took, .. } => Told::Step(format!("in sandbox {sandbox} after {}", span(*took))),
+        EventKind::Moved { to, sandbox, took, .. } => {
+            Told::Step(format!("at {to} in sandbox {sandbox} after {}", span(*took)))
+        }
+        EventKind::HandoverFailed { reason } => {
+            Told::Worry(format!("the sandbox was not replaced, and stays in use: {reason}"))
+        }
+        EventKind::SandboxLost { sandbox } => {
+            Told::Worry(format!("sandbox {sandbox} is gone, and nobody here ended it"))
+        }
+        EventKind::Stopped { reason } => Told::Worry(format!("the workspace is stopped: {reason}")),
+        EventKind::LimitWarning(warning) => {
+            Told::Worry(format!("{} % of {} are used: {}", warning.percent, warning.limit, warning.used))
+        }
+        _ => Told::Nothing,
+    }
+}

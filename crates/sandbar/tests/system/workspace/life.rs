@@ -1,0 +1,179 @@
+//! From the creation of a workspace to its return after its end.
+
+use super::{User, of, repository};
+use crate::support::program::text;
+use crate::support::{Server, eventually};
+use serde_json::json;
+use std::process::Stdio;
+use std::time::Duration;
+
+#[test]
+fn files_survive_rotation_pause_loss_and_destruction() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    let source = tempfile::tempdir().expect("a directory");
+    repository(source.path());
+    let directory = source.path().to_str().expect("text");
+
+    let made = user.workspace.json(&["create", "shop", "--repo", directory, "--branch", "next"]);
+    assert_eq!(
+        (of(&made, "workspace"), of(&made, "project_id"), of(&made, "provider")),
+        ("shop".into(), "shop".into(), "local".into())
+    );
+    assert_eq!(made["skipped"], json!([{ "provider": "e2b", "reason": "E2B API key not configured" }]));
+    assert_eq!(made["limits"]["ephemeral"], "filesystem lost when stopped");
+    let first = of(&made, "sandboxID");
+
+    let shown = user.workspace.json(&["show", "shop"]);
+    assert_eq!(
+        (of(&shown, "state"), &shown["paused"], of(&shown, "sandboxID")),
+        ("ready".into(), &json!(false), first.clone())
+    );
+    assert!(of(&shown, "expires_at").parse::<jiff::Timestamp>().is_ok(), "{shown}");
+    assert_eq!(user.workspace.must(&["list", "--quiet"]), "shop\n");
+
+    let said = user.workspace.json(&["exec", "shop", "--", "sh", "-c", "pwd; cat project/two; echo oops >&2; exit 0"]);
+    assert_eq!(
+        (of(&said, "stdout"), of(&said, "stderr"), &said["exit_code"]),
+        ("/home/user\ntwo\n".into(), "oops\n".into(), &json!(0))
+    );
+    let failed = user.workspace.run(&["exec", "shop", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(failed.status.code(), Some(7), "{failed:?}");
+    let fed = user.workspace.run_with(b"from here", &["exec", "shop", "-c", "cat >kept; chmod 600 kept"]);
+    assert!(fed.status.success(), "{fed:?}");
+
+    let saved = user.workspace.json(&["snapshot", "shop"]);
+    assert!(of(&saved, "key").starts_with("projects/shop/snapshots/") && of(&saved, "sha256").len() == 64, "{saved}");
+    let listed = user.workspace.json(&["snapshots", "shop"]);
+    let last = listed.as_array().and_then(|all| all.last()).expect("it is listed").clone();
+    for field in ["key", "files", "bytes", "sha256"] {
+        assert_eq!(last[field], saved[field], "{field} in {last}");
+    }
+    assert!(last["verified"] == true && last["created_at"].is_string(), "{last}");
+
+    user.says("shop", "rm -r kept project");
+    let restored = user.workspace.json(&["restore", "shop", "--snapshot", &of(&saved, "key")]);
+    assert_eq!(restored["key"], saved["key"]);
+    assert_eq!(user.says("shop", "cat kept; stat -c %a kept; cat project/two"), "from here600\ntwo\n");
+
+    let rotated = user.workspace.json(&["rotate", "shop"]);
+    let second = of(&rotated, "sandboxID");
+    assert!(second != first && user.sandbox("shop") == second, "{rotated}");
+    assert_eq!(server.call("GET", &format!("/sandboxes/{first}"), None).status, 404, "the old one is ended");
+    let said = user.workspace.run(&["exec", "shop", "--", "cat", "kept"]);
+    assert_eq!(text(&said.stdout), "from here");
+    assert!(text(&said.stderr).contains("new sandbox"), "what did not survive is told: {said:?}");
+    let again = user.workspace.run(&["exec", "shop", "--", "cat", "kept"]);
+    assert_eq!(text(&again.stderr), "", "once");
+
+    let paused = user.workspace.json(&["pause", "shop"]);
+    assert_eq!((&paused["paused"], of(&paused, "sandboxID")), (&json!(true), second.clone()));
+    assert_eq!(server.call("GET", &format!("/sandboxes/{second}"), None).json()["state"], "paused");
+    assert_eq!(user.says("shop", "cat kept"), "from here", "a command wakes it");
+    assert_eq!(user.workspace.json(&["show", "shop"])["paused"], false);
+    user.workspace.must(&["pause", "shop"]);
+    let resumed = user.workspace.json(&["resume", "shop"]);
+    assert_eq!((&resumed["paused"], of(&resumed, "sandboxID")), (&json!(false), second.clone()));
+
+    assert_eq!(server.call("DELETE", &format!("/sandboxes/{second}"), None).status, 204);
+    assert_eq!(user.says("shop", "cat kept"), "from here", "a lost sandbox comes back with the newest snapshot");
+
+    let refused = user.workspace.fails(1, &["destroy", "shop"]);
+    assert!(refused.contains("--yes"), "{refused}");
+    user.says("shop", "echo last >kept");
+    let destroyed = user.workspace.json(&["destroy", "shop", "--yes"]);
+    assert_eq!(destroyed["destroyed"], true);
+    assert_eq!(server.call("GET", "/v2/sandboxes", None).json(), json!([]), "nothing is left");
+    let unknown = user.workspace.fails(1, &["show", "shop"]);
+    assert!(unknown.contains("there is no workspace shop") && unknown.contains("list"), "{unknown}");
+    assert!(!user.workspace.json(&["snapshots", "shop"]).as_array().expect("a list").is_empty(), "they outlive it");
+
+    let back = user.workspace.json(&["create", "shop"]);
+    assert_eq!(of(&back, "provider"), "local");
+    assert_eq!(user.says("shop", "cat kept project/two"), "last\ntwo\n");
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+#[test]
+fn a_failed_step_is_named_and_taken_up_again() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    let create = [
+        "create",
+        "shop",
+        "--prepare",
+        "echo once >>done",
+        "--prepare",
+        "test -e /tmp/fixed",
+        "--env",
+        "TOKEN=hushhush",
+    ];
+    let failed = user.workspace.fails(1, &create);
+    assert!(failed.contains("command 2") && failed.contains("same command"), "{failed}");
+    let shown = user.workspace.json(&["show", "shop"]);
+    assert_eq!(of(&shown, "state"), "setting_up");
+    let closed = user.workspace.fails(1, &["exec", "shop", "--", "true"]);
+    assert!(closed.contains("not set up"), "{closed}");
+
+    let id = of(&shown, "sandboxID");
+    let fixed = crate::support::Program::new("sandbox").at(&server).run(&["exec", &id, "--", "touch", "/tmp/fixed"]);
+    assert!(fixed.status.success(), "{fixed:?}");
+    assert_eq!(of(&user.workspace.json(&create), "sandboxID"), id);
+    assert_eq!(user.says("shop", "cat project/done"), "once\n", "what was done is not done again");
+    let exists = user.workspace.fails(1, &create);
+    assert!(exists.contains("there is a workspace shop already"), "{exists}");
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+#[test]
+fn one_process_at_a_time_has_a_workspace() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    user.workspace.must(&["create", "shop"]);
+    let mut long = user
+        .workspace
+        .command(&["exec", "shop", "-c", "touch begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo done"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let id = user.sandbox("shop");
+    let sandbox = crate::support::Program::new("sandbox").at(&server);
+    eventually("the command runs", Duration::from_secs(30), || {
+        sandbox.run(&["exec", &id, "--", "test", "-e", "begun"]).status.success().then_some(())
+    });
+    let refused = user.workspace.fails(1, &["snapshot", "shop", "--wait", "0"]);
+    assert!(refused.contains(&format!("in use by process {} on", long.id())), "{refused}");
+    let looked = user.workspace.json(&["show", "shop"]);
+    assert_eq!(of(&looked, "state"), "ready", "looking needs no lease");
+    let waiting = user.workspace.command(&["exec", "shop", "--", "echo", "after"]).stdout(Stdio::piped()).spawn();
+    sandbox.must(&["exec", &id, "--", "touch", "/tmp/go"]);
+    let waited = waiting.expect("the program starts").wait_with_output().expect("it ends");
+    assert_eq!(text(&waited.stdout), "after\n", "who waits comes next: {waited:?}");
+    assert!(long.wait().expect("it ends").success());
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+#[test]
+fn what_cannot_be_meant_is_said() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    for (arguments, said) in [
+        (&["create", "a/b"][..], "\"a/b\" is not a name"),
+        (&["create", "shop", "--branch", "main"], "--repo"),
+        (&["create", "shop", "--env", "secret"], "KEY=VALUE"),
+        (&["create", "shop", "--port", "3000"], "--dev"),
+        (&["restore", "shop", "--snapshot", "yesterday"], "is not a snapshot"),
+        (&["move", "shop"], "--to"),
+        (&["exec", "shop"], "ARGV"),
+    ] {
+        let wrong = user.workspace.fails(2, arguments);
+        assert!(wrong.contains(said), "{arguments:?}: {wrong}");
+    }
+    let nowhere = user.workspace.fails(1, &["create", "shop", "--provider", "moon"]);
+    assert!(nowhere.contains("there is no provider moon; the configuration has e2b, local"), "{nowhere}");
+    let absent = user.workspace.fails(1, &["create", "shop", "--repo", "/absent"]);
+    assert!(absent.contains("/absent does not exist on this machine"), "{absent}");
+    let unknown = user.workspace.fails(1, &["exec", "none", "--", "true"]);
+    assert!(unknown.contains("there is no workspace none"), "{unknown}");
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}

@@ -1,0 +1,61 @@
+//! `sandbar workspace` as people and scripts use it: the real program, real servers.
+
+mod life;
+mod places;
+mod tools;
+
+use crate::support::{Program, Server};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A user with a home of their own: configuration, records and snapshots are in it.
+struct User {
+    home: TempDir,
+    workspace: Program,
+    tool: Program,
+    usage: Program,
+}
+
+impl User {
+    /// Whose local provider is this server.
+    fn of(server: &Server) -> Self {
+        Self::with(|program| program.at(server))
+    }
+
+    fn with(settings: impl Fn(Program) -> Program) -> Self {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let program = |word| {
+            let program = Program::new(word).variable("XDG_DATA_HOME", home.path().join("data"));
+            settings(program.variable("XDG_CONFIG_HOME", home.path().join("config")))
+        };
+        Self { workspace: program("workspace"), tool: program("tool"), usage: program("usage"), home }
+    }
+
+    /// The sandbox that a workspace is in.
+    #[track_caller]
+    fn sandbox(&self, name: &str) -> String {
+        of(&self.workspace.json(&["show", name]), "sandboxID")
+    }
+
+    /// What a line of shell says in a workspace.
+    #[track_caller]
+    fn says(&self, name: &str, line: &str) -> String {
+        self.workspace.must(&["exec", name, "-c", line])
+    }
+}
+
+#[track_caller]
+fn of(object: &Value, key: &str) -> String {
+    object[key].as_str().unwrap_or_else(|| panic!("{key} in {object}")).to_owned()
+}
+
+/// A repository with one commit on `main` and one on `next`.
+fn repository(directory: &Path) {
+    let script = r#"set -e; cd "$0"; git init -q -b main; git config user.email t@example.com; git config user.name T
+        echo '<title>Shop</title><body style="background:teal"><h1>Shop</h1>' >index.html
+        git add .; git commit -qm one; git checkout -qb next; echo two >two; git add .; git commit -qm two; git checkout -q main"#;
+    let made = Command::new("/bin/sh").args(["-c", script]).arg(directory).output().expect("a shell runs");
+    assert!(made.status.success(), "{made:?}");
+}

@@ -1,0 +1,126 @@
+//! Providers: this machine's server, found or started, and another one; moves between them, pictures and cost.
+
+use super::{User, of, repository};
+use crate::support::server::PROGRAM;
+use crate::support::{Program, Server};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Two servers: this machine's, and one as a service elsewhere.
+fn two_places(here: &Server, there: &Server) -> User {
+    let user = User::with(|program| program.at(here).variable("THERE_KEY", &there.key));
+    let text = format!(
+        r#"
+[[providers]]
+name = "here"
+kind = "local"
+[providers.price]
+usd_per_hour = 1.0
+
+[[providers]]
+name = "there"
+kind = "e2b"
+deployment_mode = "self_hosted"
+api_key_env = "THERE_KEY"
+api_url = "http://{0}"
+domain = "localhost:{1}"
+[providers.price]
+usd_per_hour = 3600.0
+"#,
+        there.address,
+        there.address.rsplit(':').next().expect("a port"),
+    );
+    let directory = user.home.path().join("config/sandbar");
+    std::fs::create_dir_all(&directory).expect("a directory of our own");
+    std::fs::write(directory.join("config.toml"), text).expect("a directory of our own");
+    user
+}
+
+/// What a port of a sandbox shows to somebody outside.
+fn page(server: &Server, id: &str, port: u16) -> String {
+    let headers = [("E2b-Sandbox-Id", id), ("E2b-Sandbox-Port", &port.to_string())];
+    crate::support::http::request(&server.address, "GET", "/", &headers, b"").expect("the edge answers").text()
+}
+
+/// The automatic pictures of a workspace.
+fn pictures(server: &Server, name: &str) -> Vec<PathBuf> {
+    let directory = server.data().join("media/screenshots").join(name).join("auto");
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let mut all: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    all.sort();
+    all
+}
+
+fn is_picture(path: &Path) -> bool {
+    std::fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"))
+}
+
+fn files_of<'a>(all: &'a [PathBuf], begin: &str) -> Vec<&'a PathBuf> {
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    all.iter().filter(|path| name(path).starts_with(begin) && is_picture(path)).collect()
+}
+
+#[test]
+fn a_workspace_moves_with_its_dev_server_and_its_bill() {
+    let (here, there) = (Server::with(&["--ephemeral"]), Server::with(&["--ephemeral"]));
+    let user = two_places(&here, &there);
+    let source = tempfile::tempdir().expect("a directory");
+    repository(source.path());
+    let directory = source.path().to_str().expect("text");
+    let dev = ["--dev", "python3 -m http.server $PORT", "--port", "3000", "--install", "touch installed"];
+    let made = user.workspace.json(&[&["create", "shop", "--repo", directory][..], &dev].concat());
+    let first = of(&made, "sandboxID");
+    assert_eq!(of(&made, "provider"), "here");
+    assert!(page(&here, &first, 3000).contains("<title>Shop</title>"));
+    let taken = pictures(&here, "shop");
+    assert_eq!(files_of(&taken, "devserver-").len(), 2, "desktop and mobile: {taken:?}");
+
+    user.says("shop", "cd project && echo '<h1>new</h1>' >>index.html && git commit -qam new");
+    let commit = user.says("shop", "git -C project rev-parse HEAD");
+    let taken = pictures(&here, "shop");
+    assert_eq!(files_of(&taken, commit.trim()).len(), 2, "the commit was noticed: {taken:?}");
+
+    let moved = user.workspace.json(&["move", "shop", "--to", "there"]);
+    let second = of(&moved, "sandboxID");
+    assert_eq!(of(&moved, "provider"), "there");
+    assert!(page(&there, &second, 3000).contains("<h1>new</h1>"), "the dev server runs there");
+    assert_eq!(here.call("GET", &format!("/sandboxes/{first}"), None).status, 404, "the old sandbox is ended");
+    assert_eq!(user.says("shop", "ls project"), "index.html\ninstalled\n", "generated files were made again");
+    let same = user.workspace.fails(1, &["move", "shop", "--to", "there"]);
+    assert!(same.contains("at there already"), "{same}");
+
+    let back = user.workspace.json(&["move", "shop", "--to", "here"]);
+    assert!(page(&here, &of(&back, "sandboxID"), 3000).contains("<h1>new</h1>"), "and here again");
+    assert_eq!(of(&user.workspace.json(&["show", "shop"]), "provider"), "here");
+
+    let bill = user.usage.json(&["--project", "shop"]);
+    let cost = |place: &str| bill["providers"][place]["cost_usd"].as_f64().unwrap_or_else(|| panic!("{place}: {bill}"));
+    assert!(cost("there") > cost("here") && cost("here") > 0.0, "{bill}");
+    assert_eq!(bill["providers"]["here"]["creations"], 2, "{bill}");
+    let table = user.usage.must(&[]);
+    assert!(table.contains("shop") && table.contains("there"), "{table}");
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+/// Ends the server that the program started.
+struct Down(PathBuf);
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        let _ = Command::new(PROGRAM).args(["down", "--data"]).arg(&self.0).output();
+    }
+}
+
+#[test]
+fn this_machines_server_is_started_when_none_runs() {
+    let user = User::with(|program| program);
+    let _down = Down(user.home.path().join("data/sandbar"));
+    let made: Value = user.workspace.json(&["create", "shop"]);
+    assert_eq!(of(&made, "provider"), "local");
+    assert_eq!(user.says("shop", "echo hi"), "hi\n", "it goes on when the program has ended");
+    let listed =
+        Program::new("sandbox").variable("XDG_DATA_HOME", user.home.path().join("data")).must(&["list", "--quiet"]);
+    assert_eq!(listed.trim(), of(&made, "sandboxID"));
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
