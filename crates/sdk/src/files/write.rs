@@ -128,7 +128,7 @@ impl Files<'_> {
                 written[*index] = Some(file);
             }
         }
-        let alone = odd.iter().map(|&index| {
+        let alone = odd.into_iter().map(|index| {
             let (path, content) = &files[index];
             async move { Ok::<_, FileError>((index, self.write(path, content.clone()).await?)) }
         });

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
+use sandbar_workspace::devserver::{self, DevServer, Start};
+use sandbar_workspace::phase;
 use sandbar_workspace::setup::{self, Progress, Setup, StepFailed};
 use sdk::Sandbox;
 
@@ -83,4 +85,16 @@ pub(crate) fn told(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Whatever is done here can be done in a task.
+#[expect(dead_code, reason = "it is enough that it compiles")]
+fn everything_can_be_spawned(sandbox: &Sandbox, setup: &Setup, server: &DevServer) {
+    fn sent<T: Send>(_: T) {}
+    let mut progress = Progress::default();
+    sent(setup::run(sandbox, setup, &mut progress, |_| async { Ok::<_, Infallible>(()) }));
+    sent(devserver::start(sandbox, server, Start::Plain));
+    sent(devserver::detect(sandbox, PROJECT));
+    sent(phase::commit(sandbox, PROJECT, "message"));
+    sent(phase::head(sandbox, PROJECT));
 }
