@@ -231,6 +231,12 @@ impl FakeServer {
         self
     }
 
+    /// From now on its clock is so far ahead of what it was, as a provider's may be.
+    pub fn set_clock_ahead(&self, by: jiff::SignedDuration) -> &Self {
+        self.shared.world().clock.put_ahead(by);
+        self
+    }
+
     /// Every request so far.
     pub fn requests(&self) -> Vec<RecordedRequest> {
         self.shared.switches().seen.clone()

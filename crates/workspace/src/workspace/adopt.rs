@@ -18,7 +18,7 @@ use crate::snapshot::Saved;
 
 impl Core {
     /// The sandbox, awake, for somebody who has the turn and therefore needs no pass.
-    async fn awake(&self, turn: &Turn<'_>) -> Result<Attached, WorkspaceError> {
+    pub(super) async fn awake(&self, turn: &Turn<'_>) -> Result<Attached, WorkspaceError> {
         self.check().await?;
         if let Some((attached, _)) = self.is_ready() {
             return Ok(attached);

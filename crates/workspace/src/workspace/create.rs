@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use sdk::Sandbox;
 use serde_json::Value;
@@ -22,7 +24,7 @@ use crate::name::WorkspaceName;
 use crate::phase;
 use crate::provider::{Limits, Skipped};
 use crate::records::{ChangeError, WorkspaceRecord, WorkspaceState};
-use crate::setup::{self, PROJECT_DIRECTORY, Setup};
+use crate::setup::{self, PROJECT_DIRECTORY, Progress, Setup, StepFailed};
 use crate::snapshot::{RestoreError, Restored, Which};
 
 /// How a set-up went.
@@ -37,6 +39,11 @@ pub(crate) struct SetUp {
 impl Core {
     /// Takes the lease and writes the record, or goes on with one that was not finished.
     pub(crate) async fn begin(house: Arc<House>, name: &WorkspaceName, setup: &Setup) -> Result<Self, SetupError> {
+        // Somebody may be working in it, for hours: that is told at once.
+        let known = house.records.workspace(name).await.map_err(OpenError::from)?;
+        if known.is_some_and(|record| record.state != WorkspaceState::SettingUp) {
+            return Err(SetupError::Exists(name.clone()));
+        }
         let holding = Holding::take(Arc::clone(&house.records), name, &house.settings).await;
         let holding = holding.map_err(OpenError::of_lease)?;
         match Self::record(&house, &holding, name, setup).await {
@@ -97,9 +104,10 @@ impl Core {
         let restored = self.newest_files(&turn, &sandbox).await.map_err(failed)?;
         if restored.is_none() {
             let mut progress = self.seat().details.setup.clone();
-            let save =
-                async |progress: setup::Progress| self.update(&turn, |_, details| details.setup = progress).await;
-            setup::run(&sandbox, setup, &mut progress, save).await?;
+            let save = |progress: Progress| self.store_progress(&turn, progress);
+            // In a box its lifetimes are plain, so that it can be seen to be `Send`.
+            let steps: BoxFuture<'_, Result<(), StepFailed>> = setup::run(&sandbox, setup, &mut progress, save).boxed();
+            steps.await?;
             for note in progress.notes() {
                 self.notice(note);
             }
@@ -118,6 +126,10 @@ impl Core {
         info!(workspace = %self.name, %provider, sandbox = id, "set up");
         self.tell(EventKind::Created { provider, sandbox: id }).await;
         Ok(SetUp { skipped, limits, restored })
+    }
+
+    async fn store_progress(&self, turn: &Turn<'_>, progress: Progress) -> Result<(), ChangeError> {
+        self.update(turn, |_, details| details.setup = progress).await
     }
 
     /// The sandbox of an attempt before this one, if it still runs.
@@ -163,7 +175,7 @@ impl Core {
 
     /// The files of the project's newest snapshot, if it has any.
     async fn newest_files(&self, turn: &Turn<'_>, sandbox: &Sandbox) -> Result<Option<Restored>, WorkspaceError> {
-        let begun = self.seat().details.setup.clone() != setup::Progress::default();
+        let begun = self.seat().details.setup.clone() != Progress::default();
         if begun || !self.house.snapshots.has_any(&self.project).await? {
             return Ok(None);
         }

@@ -92,12 +92,12 @@ impl Core {
         target: Target,
         why: Why,
     ) -> Result<HandedOver, WorkspaceError> {
-        let attached = match self.is_ready() {
-            Some((attached, _)) => attached,
-            None => {
-                self.wake(turn).await?;
-                self.attached().ok_or_else(|| Unavailable::NotSetUp(self.name.clone()))?
+        let attached = match self.awake(turn).await {
+            Ok(attached) => attached,
+            Err(WorkspaceError::Unavailable(Unavailable::Unreachable { .. })) if why == Why::Move => {
+                return self.move_from_snapshot(turn, target).await;
             }
+            Err(error) => return Err(error),
         };
         let from = self.seat().record.provider.clone();
         let closed = self.fence.close();
@@ -145,6 +145,17 @@ impl Core {
                 Err(error)
             }
         }
+    }
+
+    /// To another provider without the one that it is with, which cannot be reached.
+    async fn move_from_snapshot(&self, turn: &Turn<'_>, target: Target) -> Result<HandedOver, WorkspaceError> {
+        let (from, started) = (self.seat().record.provider.clone(), Instant::now());
+        let (old, running) = (self.place(), Vec::new());
+        let succession = Succession { why: Why::Restore, target, which: Which::Newest, old, saved: None, running };
+        let restored = self.succeed(turn, succession).await?;
+        let ((provider, sandbox), fenced) = (self.whereabouts(), started.elapsed());
+        self.tell(EventKind::Moved { from, to: provider.clone(), sandbox: sandbox.clone(), took: fenced }).await;
+        Ok(HandedOver { provider, sandbox, restored, fenced })
     }
 
     pub(super) fn whereabouts(&self) -> (ProviderName, String) {

@@ -1,0 +1,35 @@
+//! Money: shares of a budget are told, and when it is used up the work is saved and paused.
+
+use std::time::Duration;
+
+use sandbar_workspace::events::EventKind;
+use sandbar_workspace::{Settings, Unavailable};
+use testing::eventually_async;
+
+use crate::support::{World, name, settings, setup};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_end_of_a_budget_the_work_is_saved_and_paused() {
+    let world = World::new();
+    let mut place = world.place();
+    // A dollar a second, and five dollars.
+    place.price.usd_per_hour = Some(3600.0);
+    place.budget = Some(5.0);
+    let settings = Settings { budget_look: Duration::from_millis(200), ..settings() };
+    let workspaces = place.workspaces(settings, world.events.clone()).await;
+    let workspace = workspaces.create(&name("broke"), setup()).await.expect("made").workspace;
+    let paused = |event: &EventKind| matches!(event, EventKind::Paused { .. });
+    eventually_async("it is paused", Duration::from_secs(60), || async {
+        (world.events.count(paused) == 1).then_some(())
+    })
+    .await;
+    let told = world.events.events().into_iter().filter_map(|event| match event {
+        EventKind::LimitWarning(warning) => Some(warning.percent),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [50, 80, 95]);
+    assert_eq!(world.events.count(|event| matches!(event, EventKind::LimitReached { .. })), 1);
+    assert_eq!(workspace.snapshots().await.expect("a list").len(), 1);
+    assert!(workspaces.show(&name("broke")).await.expect("it is there").paused);
+    assert!(matches!(workspace.enter().await, Err(Unavailable::OverBudget { .. })));
+}

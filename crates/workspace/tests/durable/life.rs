@@ -1,0 +1,177 @@
+//! A workspace from its creation to its end.
+
+use sandbar_workspace::events::EventKind;
+use sandbar_workspace::phase::Phase;
+use sandbar_workspace::snapshot::Which;
+use sandbar_workspace::{OpenError, SetupError, Unavailable, Unsaved, Workspace, WorkspaceError, Workspaces};
+use testing::{eventually_async, repeats};
+
+use crate::support::{World, assert_same, name, run, setup, told, tree};
+
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_made_worked_in_and_destroyed_and_comes_back() {
+    let world = World::new();
+    let (workspaces, workspace) = world.workspace("life").await;
+    let output = workspace.exec("echo $TOKEN; pwd; cat project/notes/first.txt").await.expect("it runs");
+    assert_eq!(output.stdout_text(), "the-hidden-value\n/home/user\nhello\n");
+    assert_eq!(workspace.mask(&output.stdout_text()), "***\n/home/user\nhello\n");
+    workspace.write_file("project/new.txt", "mine").await.expect("written");
+    assert_eq!(workspace.read_file("project/new.txt").await.expect("read"), "mine");
+    let listed = workspace.list_files("project").await.expect("listed");
+    assert!(listed.iter().any(|entry| entry.name == "new.txt"), "{listed:?}");
+
+    let view = workspaces.show(&name("life")).await.expect("it is there");
+    let shown = serde_json::to_value(&view).expect("JSON");
+    assert_eq!((shown["state"].as_str(), shown["paused"].as_bool()), (Some("ready"), Some(false)));
+    assert_eq!(shown["sandboxID"].as_str().map(ToOwned::to_owned), workspace.sandbox_id().map(|id| id.to_string()));
+    let again = workspaces.create(&name("life"), setup()).await.expect_err("there is one");
+    assert!(matches!(again, SetupError::Exists(_)), "{again:?}");
+
+    let wanted = tree(&workspace).await;
+    let stamp = workspace.destroy(Unsaved::Keep).await.expect("destroyed").expect("a snapshot");
+    assert!(world.sandboxes("life").await.is_empty());
+    assert!(matches!(workspaces.open(&name("life")).await, Err(OpenError::NotFound(_))));
+    assert!(matches!(workspace.enter().await, Err(Unavailable::Closed(_))));
+
+    let back = workspaces.create(&name("life"), setup()).await.expect("another of the same name");
+    assert_eq!(back.restored.as_ref().map(|restored| restored.stamp), Some(stamp));
+    assert_same(&tree(&back.workspace).await, &wanted);
+    back.workspace.close().await;
+    let orphans = workspaces.orphans().await.expect("a look");
+    assert!(orphans.is_empty(), "{orphans:?}");
+}
+
+/// Whatever a workspace does can be done in a task.
+#[expect(dead_code, reason = "it is enough that it compiles")]
+fn everything_can_be_spawned(workspaces: &Workspaces, workspace: &Workspace) {
+    fn sent<T: Send>(_: T) {}
+    let of = name("any");
+    sent(workspaces.create(&of, setup()));
+    sent(workspaces.open(&of));
+    sent(workspaces.sweep());
+    sent(workspace.enter());
+    sent(workspace.exec("true"));
+    sent(workspace.snapshot());
+    sent(workspace.restore(Which::Newest));
+    sent(workspace.rotate());
+    sent(workspace.pause());
+    sent(workspace.serve(None));
+    sent(workspace.commit_phase("any"));
+    sent(workspace.destroy(Unsaved::Keep));
+    sent(workspace.close());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_by_pausing_again_and_again() {
+    let world = World::new();
+    let (_, workspace) = world.workspace("cycles").await;
+    let sandbox = workspace.sandbox_id();
+    for cycle in 0..repeats(3, 50) {
+        workspace.write_file(&format!("project/cycle-{cycle}"), vec![b'x'; 1000 * cycle]).await.expect("written");
+        let before = tree(&workspace).await;
+        workspace.pause().await.expect("paused");
+        workspace.pause().await.expect("pausing what is paused is a success");
+        let pass = workspace.enter().await.expect("it wakes");
+        assert!(pass.was_resumed());
+        drop(pass);
+        assert_same(&tree(&workspace).await, &before);
+    }
+    assert_eq!(workspace.sandbox_id(), sandbox, "it is the same sandbox");
+    let snapshots = workspace.snapshots().await.expect("a list");
+    assert!((1..=5).contains(&snapshots.len()), "{snapshots:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_sandbox_comes_back_from_its_snapshot_and_says_so() {
+    let world = World::new();
+    let (_, workspace) = world.workspace("lost").await;
+    let pass = workspace.enter().await.expect("it runs");
+    run(pass.sandbox(), "mkdir project/node_modules && echo gone >project/node_modules/x").await;
+    drop(pass);
+    workspace.snapshot().await.expect("saved");
+    let wanted = tree(&workspace).await;
+    let pass = workspace.enter().await.expect("it runs");
+    let epoch = pass.epoch();
+    pass.sandbox().kill().await.expect("killed");
+    drop(pass);
+
+    workspace.exec("true").await.expect_err("it is gone, and that is found out by using it");
+    let pass = workspace.enter().await.expect("the snapshot brings it back");
+    assert!(pass.was_resumed() && pass.epoch() > epoch);
+    let notices = pass.notices();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    assert!(notices[0].contains("was lost") && notices[0].contains("project/node_modules"), "{notices:?}");
+    assert!(pass.notices().is_empty(), "told once");
+    drop(pass);
+    let wanted: Vec<String> = wanted.into_iter().filter(|line| !line.contains("node_modules")).collect();
+    let found = tree(&workspace).await;
+    // The folder that is left out changed when its parent was modified, and the restore knows that time.
+    assert_same(&found, &wanted);
+    assert_eq!(world.events.count(|event| matches!(event, EventKind::SandboxLost { .. })), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_set_back_in_place_and_the_agents_commits_are_noticed() {
+    let world = World::new();
+    let (_, workspace) = world.workspace("commits").await;
+    let committed = workspace.commit_phase("a phase").await.expect("committed");
+    assert!(matches!(committed.phase, Phase::Committed(_)) && committed.snapshot.is_some(), "{committed:?}");
+    let again = workspace.commit_phase("nothing new").await.expect("nothing to do");
+    assert!(matches!(again.phase, Phase::NothingToCommit { .. }) && again.snapshot.is_none());
+    let stamp = committed.snapshot.expect("a snapshot").stamp;
+
+    let commit =
+        "cd project && echo 2 >two && git add two && git -c user.name=a -c user.email=a@example.com commit -qm two";
+    workspace.exec(commit).await.expect("the agent commits");
+    let told = |event: &EventKind| matches!(event, EventKind::PhaseCommitted { message: None, .. });
+    eventually_async("the commit is noticed", PATIENCE, || async { (world.events.count(told) == 1).then_some(()) })
+        .await;
+    assert_eq!(workspace.snapshots().await.expect("a list").len(), 2);
+
+    let restored = workspace.restore(Which::Exactly(stamp)).await.expect("set back");
+    assert_eq!(restored.stamp, stamp);
+    workspace.read_file("project/two").await.expect_err("it is not there any more");
+    let newest = workspace.restore(Which::Newest).await.expect("and forth");
+    assert!(newest.stamp > stamp);
+    assert_eq!(workspace.read_file("project/two").await.expect("it is there"), "2\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_up_goes_on_from_the_step_that_failed() {
+    let world = World::new();
+    let workspaces = world.workspaces().await;
+    let mut broken = setup();
+    broken.prepare.commands.push("echo once >>/tmp/ran; test -e /tmp/allowed".to_owned());
+    let error = workspaces.create(&name("steps"), broken.clone()).await.expect_err("the last command fails");
+    assert!(told(&error).contains("command 3"), "{}", told(&error));
+    let view = workspaces.show(&name("steps")).await.expect("it is remembered");
+    assert_eq!(view.state.as_str(), "setting_up");
+    let held = workspaces.open(&name("steps")).await.expect("nobody has it");
+    assert!(matches!(held.enter().await, Err(Unavailable::NotSetUp(_))));
+    held.close().await;
+
+    let sandbox = view.sandbox.expect("a sandbox").parse().expect("an id");
+    let client = if world.one.client().info(&sandbox).await.is_ok() { world.one.client() } else { world.two.client() };
+    let sandbox = client.connect(&sandbox, sdk::Connect::default()).await.expect("it runs");
+    run(&sandbox, "touch /tmp/allowed").await;
+    let created = workspaces.create(&name("steps"), broken).await.expect("it goes on");
+    assert_eq!(created.sandbox.as_ref(), Some(sandbox.id()), "in the same sandbox");
+    assert_eq!(run(&sandbox, "cat /tmp/ran").await, "once\nonce\n");
+    assert_eq!(world.sandboxes("steps").await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_can_be_attached() {
+    let world = World::new();
+    let (_, workspace) = world.workspace("attached").await;
+    let other = world.two.sandbox().await;
+    run(&other, "echo other >mark").await;
+    workspace.attach(other.id()).await.expect("it runs");
+    assert_eq!(workspace.read_file("mark").await.expect("its files"), "other\n");
+    assert_eq!(workspace.provider().as_str(), "two");
+    assert!(world.sandboxes("attached").await.is_empty(), "the one before was ended");
+    let absent = "iabsent00000000000000".parse().expect("an id");
+    assert!(matches!(workspace.attach(&absent).await, Err(WorkspaceError::Sandbox(_))));
+}

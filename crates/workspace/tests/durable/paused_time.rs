@@ -1,0 +1,173 @@
+//! Hours and weeks in a moment: the keeper against a fake server, under a clock that the test has paused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbar_workspace::clock::Clock;
+use sandbar_workspace::config::{DeploymentMode, PlanConfig, ProviderConfig, ProviderKind, WorkspaceConfig};
+use sandbar_workspace::events::EventKind;
+use sandbar_workspace::ledger::Ledger;
+use sandbar_workspace::provider::{LocalServer, Orchestrator};
+use sandbar_workspace::records::{Leases, MemoryRecords, Records, WorkspaceRecord, WorkspaceRecords, WorkspaceState};
+use sandbar_workspace::snapshot::{Objects, Snapshots};
+use sandbar_workspace::{Parts, Settings, Workspace, Workspaces};
+use sdk::Create;
+use sdk::testing::FakeServer;
+use serde_json::{Value, json};
+
+use crate::support::{METADATA, NoLocal, Recorder, name};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+struct Kept {
+    server: FakeServer,
+    events: Arc<Recorder>,
+    workspaces: Workspaces,
+    workspace: Workspace,
+}
+
+/// A workspace of `ttl` in a sandbox of an hour that has just begun.
+async fn kept(plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> Kept {
+    let server = FakeServer::start().await;
+    server.set_clock_ahead(ahead);
+    let provider = ProviderConfig {
+        deployment_mode: Some(DeploymentMode::SelfHosted),
+        api_key_env: Some("KEY".into()),
+        api_url: Some(server.url()),
+        plan,
+        ..ProviderConfig::new("fake".parse().expect("a name"), ProviderKind::E2b)
+    };
+    let variables = |_: &str| Some(server.api_key().to_owned());
+    let config = WorkspaceConfig { providers: vec![provider], ..WorkspaceConfig::default() };
+    let config = config.resolve("/nowhere".as_ref(), &variables).expect("a good configuration");
+    let records = Arc::new(MemoryRecords::default());
+    let local: Arc<dyn LocalServer> = Arc::new(NoLocal);
+    let shared = Arc::clone(&records) as Arc<dyn Records>;
+    let orchestrator = Orchestrator::from_config(&config, &variables, &local, Arc::clone(&shared)).expect("providers");
+    let clock = Clock::tokio();
+    let sandbox = server.client().create(Create::template("base").timeout(HOUR).metadata(METADATA, "kept")).await;
+    let sandbox = sandbox.expect("the fake makes sandboxes");
+
+    let lease = records.take_lease(&name("kept"), "the test", clock.now(), MINUTE).await.expect("nobody has it");
+    let now = clock.now();
+    let record = WorkspaceRecord {
+        name: name("kept"),
+        project: "kept".parse().expect("an id"),
+        provider: "fake".parse().expect("a name"),
+        sandbox: Some(sandbox.id().clone()),
+        state: WorkspaceState::Ready,
+        paused: false,
+        template: None,
+        created_at: now,
+        expires_at: now + ttl,
+        services: json!({}),
+        env: BTreeMap::new(),
+        details: json!({ "run": { "started_at": now, "ends_at": now + HOUR,
+            "size": { "cpu_count": 1, "memory_mb": 1, "disk_mb": 1 } } }),
+    };
+    records.insert_workspace(&record, &lease).await.expect("inserted");
+    records.release_lease(&lease).await.expect("given back");
+
+    let events = Arc::new(Recorder::default());
+    let parts = Parts {
+        orchestrator,
+        ledger: Ledger::new(Arc::clone(&shared), &config),
+        records: shared,
+        snapshots: Snapshots::new(Objects::memory()),
+        observer: Arc::clone(&events) as Arc<_>,
+        settings: Settings { clock, ..Settings::default() },
+    };
+    let workspaces = Workspaces::new(parts);
+    let workspace = workspaces.open(&name("kept")).await.expect("it opens");
+    Kept { server, events, workspaces, workspace }
+}
+
+impl Kept {
+    /// What was asked of the provider.
+    fn count(&self, rule: &str) -> usize {
+        self.server.requests_to(rule).len()
+    }
+
+    /// What extensions asked for, in seconds.
+    fn extensions(&self) -> Vec<u64> {
+        let asked = self.server.requests_to("POST /sandboxes/*/timeout");
+        let seconds = |body: &[u8]| serde_json::from_slice::<Value>(body).expect("JSON")["timeout"].as_u64();
+        asked.iter().map(|request| seconds(&request.body).expect("a number")).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_extended_once_and_late_and_work_asks_nobody() {
+    let plan = PlanConfig { longest_lifetime_seconds: Some(90 * 24 * 3600), ..PlanConfig::default() };
+    let kept = kept(plan, 30 * DAY, jiff::SignedDuration::ZERO).await;
+    for _ in 0..54 {
+        for _ in 0..100 {
+            kept.workspace.enter().await.expect("it runs");
+        }
+        tokio::time::sleep(MINUTE).await;
+    }
+    assert_eq!(kept.extensions(), [0; 0], "there is time");
+    let looks = kept.count("GET /sandboxes/*");
+    assert!((50..=60).contains(&looks), "one look a minute, whoever works: {looks}");
+    tokio::time::sleep(3 * MINUTE).await;
+    let extensions = kept.extensions();
+    assert_eq!(extensions.len(), 1, "{extensions:?}");
+    let days = extensions[0] / (24 * 3600);
+    assert_eq!(days, 29, "as long as the workspace lives: {extensions:?}");
+    tokio::time::sleep(2 * DAY).await;
+    assert_eq!(kept.extensions().len(), 1);
+    kept.workspace.enter().await.expect("it runs");
+    kept.workspace.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_providers_clock_that_is_wrong_changes_nothing() {
+    for hours in [-3, 2] {
+        let ahead = jiff::SignedDuration::from_hours(hours);
+        let kept = kept(PlanConfig::default(), 30 * DAY, ahead).await;
+        kept.workspace.enter().await.expect("it runs");
+        tokio::time::sleep(53 * MINUTE).await;
+        assert_eq!(kept.extensions(), [0; 0], "{hours} hours ahead");
+        tokio::time::sleep(4 * MINUTE).await;
+        assert_eq!(kept.extensions().len(), 1, "{hours} hours ahead");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_cannot_be_moved_and_no_snapshot_lead_to_a_pause() {
+    let plan = PlanConfig { longest_lifetime_seconds: Some(3600), ..PlanConfig::default() };
+    let kept = kept(plan, 30 * DAY, jiff::SignedDuration::ZERO).await;
+    kept.workspace.enter().await.expect("it runs");
+    tokio::time::sleep(54 * MINUTE).await;
+    let failed = |event: &EventKind| matches!(event, EventKind::HandoverFailed { .. });
+    assert_eq!(kept.events.count(failed), 0, "there is time");
+    // The fake's commands do nothing, so that there is no snapshot.
+    tokio::time::sleep(3 * MINUTE).await;
+    assert!(kept.events.count(failed) > 2, "it is tried again and again: {:?}", kept.events.events());
+    kept.workspace.enter().await.expect("the old one is in use as long as it lives");
+    assert_eq!(kept.count("POST /sandboxes/*/pause"), 0);
+    tokio::time::sleep(3 * MINUTE).await;
+    assert_eq!(kept.count("POST /sandboxes/*/pause"), 1, "it is paused rather than lost");
+    assert!(kept.workspaces.show(&name("kept")).await.expect("it is there").paused);
+    assert_eq!((kept.extensions(), kept.count("POST /v2/sandboxes")), (vec![], 1), "no other was made");
+
+    // Who comes back gets an hour more, and is told.
+    let pass = kept.workspace.enter().await.expect("it wakes");
+    assert!(pass.was_resumed() && pass.notices().iter().any(|line| line.contains("its end was near")));
+    assert_eq!(kept.extensions(), [3600], "set again after it was resumed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_workspaces_end_without_a_snapshot_it_is_paused_and_not_ended() {
+    let kept = kept(PlanConfig::default(), 2 * HOUR, jiff::SignedDuration::ZERO).await;
+    kept.workspace.enter().await.expect("it runs");
+    tokio::time::sleep(114 * MINUTE).await;
+    assert_eq!(kept.extensions().len(), 1, "until the workspace's own end");
+    assert_eq!(kept.count("POST /sandboxes/*/pause"), 0);
+    tokio::time::sleep(4 * MINUTE).await;
+    assert_eq!(kept.count("POST /sandboxes/*/pause"), 1);
+    assert_eq!(kept.count("DELETE /sandboxes/*"), 0);
+}

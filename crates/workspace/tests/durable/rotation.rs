@@ -1,0 +1,130 @@
+//! A change of sandbox under somebody who works: what was acknowledged is there afterwards.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sandbar_workspace::devserver::DevServer;
+use sandbar_workspace::events::EventKind;
+use sandbar_workspace::{Workspace, WorkspaceError};
+use testing::repeats;
+
+use crate::support::{World, assert_same, name, run, setup, tree};
+
+/// Writes without a pause until it is told to stop, and says how often it was told that a write was done.
+async fn write_all_the_time(workspace: Workspace, stop: Arc<AtomicBool>) -> usize {
+    let mut acknowledged = 0;
+    while !stop.load(Ordering::Acquire) {
+        let path = format!("project/written/{acknowledged}");
+        workspace.write_file(&path, acknowledged.to_string()).await.expect("a write waits at the fence and succeeds");
+        let line = format!("echo {acknowledged} >>project/log");
+        let output = workspace.exec(line.as_str()).await.expect("a command waits at the fence and succeeds");
+        assert!(output.success());
+        acknowledged += 1;
+    }
+    acknowledged
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_was_acknowledged_is_lost_by_rotations() {
+    let world = World::new();
+    let (_, workspace) = world.workspace("rotated").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = tokio::spawn(write_all_the_time(workspace.clone(), Arc::clone(&stop)));
+    let rotations = repeats(3, 20);
+    let mut seen = vec![workspace.sandbox_id()];
+    for _ in 0..rotations {
+        workspace.rotate().await.expect("a new sandbox");
+        let now = workspace.sandbox_id();
+        assert!(!seen.contains(&now), "{now:?} is not new");
+        seen.push(now);
+    }
+    stop.store(true, Ordering::Release);
+    let acknowledged = writer.await.expect("every write succeeded");
+    assert!(acknowledged > 0);
+    let check = format!(
+        "cd project/written && for i in $(seq 0 {0}); do [ \"$(cat $i)\" = $i ] || exit 1; done; seq 0 {0} | cmp - ../log",
+        acknowledged - 1
+    );
+    let output = workspace.exec(check.as_str()).await.expect("it runs");
+    assert!(output.success(), "{acknowledged} writes: {}", output.stderr_text());
+    assert_eq!(world.sandboxes("rotated").await.len(), 1, "the old ones are gone");
+    assert_eq!(world.events.count(|event| matches!(event, EventKind::Rotated { .. })), rotations);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_takes_everything_along_and_says_what_did_not_survive() {
+    let world = World::new();
+    let (_, workspace) = world.workspace("moved").await;
+    let pass = workspace.enter().await.expect("it runs");
+    run(pass.sandbox(), "mkdir -p project/node_modules/a; touch project/node_modules/a/b").await;
+    let background = sdk::Command::exec("sleep", ["1000"]).no_timeout();
+    pass.sandbox().commands().start(background).await.expect("it runs on");
+    drop(pass);
+    let wanted: Vec<String> =
+        tree(&workspace).await.into_iter().filter(|line| !line.contains("node_modules")).collect();
+
+    let two = "two".parse().expect("a name");
+    let moved = workspace.move_to(&two).await.expect("it moves");
+    assert_eq!((moved.provider.as_str(), workspace.provider().as_str()), ("two", "two"));
+    assert_same(&tree(&workspace).await, &wanted);
+    let output = workspace.exec("echo $TOKEN").await.expect("it runs");
+    assert_eq!(output.stdout_text(), "the-hidden-value\n", "the environment comes along");
+    let notices = workspace.enter().await.expect("it runs").notices();
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    assert!(notices[0].contains("sleep 1000") && notices[0].contains("project/node_modules"), "{notices:?}");
+    assert!(matches!(workspace.move_to(&two).await, Err(WorkspaceError::AlreadyThere(..))));
+
+    workspace.move_to(&"one".parse().expect("a name")).await.expect("and back");
+    assert_same(&tree(&workspace).await, &wanted);
+    assert_eq!(world.sandboxes("moved").await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_declared_server_runs_again_after_every_change() {
+    let world = World::new();
+    let workspaces = world.workspaces().await;
+    let server = DevServer {
+        install_command: Some("mkdir -p dist && date +%s%N >dist/installed".to_owned()),
+        ..DevServer::new("exec python3 -m http.server $PORT", 8123)
+    };
+    let setup = sandbar_workspace::setup::Setup { dev_server: Some(server), ..setup() };
+    let workspace = workspaces.create(&name("served"), setup).await.expect("made").workspace;
+    let ready = || world.events.count(|event| matches!(event, EventKind::DevServerReady { port: 8123, .. }));
+    let answers = async || {
+        let output = workspace.exec("python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:8123/notes/first.txt\").read().decode())'");
+        let output = output.await.expect("it runs");
+        assert!(output.stdout_text().starts_with("hello"), "{}", output.stderr_text());
+    };
+    let installed = async || workspace.read_file("project/dist/installed").await.expect("it was installed");
+    assert_eq!(ready(), 1);
+    answers().await;
+    let first = installed().await;
+
+    workspace.pause().await.expect("paused");
+    workspace.resume().await.expect("resumed");
+    assert_eq!(ready(), 2);
+    answers().await;
+    assert_eq!(installed().await, first, "a resume does not install");
+
+    workspace.rotate().await.expect("rotated");
+    assert_eq!(ready(), 3);
+    answers().await;
+    assert_ne!(installed().await, first, "what is left out of snapshots is made again");
+    let notices = workspace.enter().await.expect("it runs").notices();
+    assert!(notices.len() == 1 && notices[0].contains("project/dist"), "{notices:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_leave_is_not_waited_for_forever() {
+    let world = World::new();
+    let settings = sandbar_workspace::Settings { leave_wait: Duration::from_millis(500), ..crate::support::settings() };
+    let workspaces = world.place().workspaces(settings, world.events.clone()).await;
+    let created = workspaces.create(&name("stays"), setup()).await.expect("made");
+    let workspace = created.workspace;
+    let pass = workspace.enter().await.expect("it runs");
+    let old = workspace.sandbox_id();
+    workspace.rotate().await.expect("it does not wait for long");
+    assert_ne!(workspace.sandbox_id(), old);
+    pass.sandbox().commands().run("true").await.expect_err("its sandbox is gone");
+}

@@ -1,0 +1,235 @@
+//! Two real servers as two providers, records and objects in a directory, and trees that are compared without the code
+//! under test.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::TryStreamExt;
+use sandbar_workspace::config::{
+    BudgetConfig, DeploymentMode, PlanConfig, PriceConfig, ProviderConfig, ProviderKind, WorkspaceConfig,
+};
+use sandbar_workspace::events::{EventKind, Observer, WorkspaceEvent};
+use sandbar_workspace::ledger::Ledger;
+use sandbar_workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer, Orchestrator};
+use sandbar_workspace::records::{MemoryRecords, Records};
+use sandbar_workspace::setup::{Prepare, PreparedFile, Setup};
+use sandbar_workspace::snapshot::Snapshots;
+use sandbar_workspace::{Parts, Settings, Workspace, WorkspaceName, Workspaces};
+use sdk::{Client, ListQuery, Sandbox};
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+use testing::Server;
+
+/// The metadata by which sandboxes of workspaces are found.
+pub(crate) const METADATA: &str = "sandbar.workspace";
+
+/// Where everything is; another process can be told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// Name, URL and key, in order of preference.
+    pub(crate) providers: Vec<(String, String, String)>,
+    pub(crate) directory: String,
+    pub(crate) plan: PlanConfig,
+    pub(crate) price: PriceConfig,
+    pub(crate) budget: Option<f64>,
+}
+
+/// Is told everything, and keeps it.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder(Mutex<Vec<WorkspaceEvent>>);
+
+#[async_trait]
+impl Observer for Recorder {
+    async fn event(&self, event: &WorkspaceEvent) {
+        self.0.lock().expect("nobody panics with it").push(event.clone());
+    }
+}
+
+impl Recorder {
+    pub(crate) fn events(&self) -> Vec<EventKind> {
+        self.0.lock().expect("nobody panics with it").iter().map(|event| event.kind.clone()).collect()
+    }
+
+    pub(crate) fn count(&self, is: impl Fn(&EventKind) -> bool) -> usize {
+        self.events().iter().filter(|event| is(event)).count()
+    }
+}
+
+/// Where a local server is not to be had.
+pub(crate) struct NoLocal;
+
+#[async_trait]
+impl LocalServer for NoLocal {
+    async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
+        Err(NoLocalServer("there is none in this test".into()))
+    }
+}
+
+/// Short waits; what is real stays real.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        lease: Duration::from_secs(2),
+        lease_wait: Duration::from_secs(60),
+        leave_wait: Duration::from_secs(10),
+        resume_again: Duration::from_millis(200),
+        rotate_again: Duration::from_secs(1),
+        commit_look: Duration::from_millis(200),
+        ..Settings::default()
+    }
+}
+
+impl Place {
+    fn config(&self) -> WorkspaceConfig {
+        let provider = |(name, url, _): &(String, String, String)| ProviderConfig {
+            deployment_mode: Some(DeploymentMode::SelfHosted),
+            api_key_env: Some(name.to_uppercase()),
+            api_url: Some(url.clone()),
+            sandbox_url: Some(url.clone()),
+            plan: self.plan,
+            price: self.price,
+            ..ProviderConfig::new(name.parse().expect("a name"), ProviderKind::E2b)
+        };
+        let budgets = self.budget.map(|usd| BudgetConfig { project: None, usd, period: Default::default() });
+        let config = WorkspaceConfig {
+            providers: self.providers.iter().map(provider).collect(),
+            budgets: budgets.into_iter().collect(),
+            ..WorkspaceConfig::default()
+        };
+        config.resolve(Path::new(&self.directory), &|name| self.variable(name)).expect("a good configuration")
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        let mine = self.providers.iter().find(|(provider, _, _)| provider.to_uppercase() == name);
+        mine.map(|(_, _, key)| key.clone())
+    }
+
+    pub(crate) async fn workspaces(&self, settings: Settings, observer: Arc<dyn Observer>) -> Workspaces {
+        let (config, local): (_, Arc<dyn LocalServer>) = (self.config(), Arc::new(NoLocal));
+        let variables = |name: &str| self.variable(name);
+        Workspaces::from_config(&config, &variables, &local, observer, settings).await.expect("workspaces")
+    }
+
+    /// With snapshots that are kept elsewhere.
+    pub(crate) fn workspaces_with(&self, snapshots: Snapshots, observer: Arc<dyn Observer>) -> Workspaces {
+        let (config, local): (_, Arc<dyn LocalServer>) = (self.config(), Arc::new(NoLocal));
+        let records: Arc<dyn Records> = Arc::new(MemoryRecords::default());
+        let variables = |name: &str| self.variable(name);
+        let orchestrator = Orchestrator::from_config(&config, &variables, &local, Arc::clone(&records));
+        let orchestrator = orchestrator.expect("two providers");
+        let ledger = Ledger::new(Arc::clone(&records), &config);
+        Workspaces::new(Parts { orchestrator, records, snapshots, ledger, observer, settings: settings() })
+    }
+}
+
+/// Two servers and a directory.
+pub(crate) struct World {
+    pub(crate) one: Arc<Server>,
+    pub(crate) two: Arc<Server>,
+    pub(crate) directory: TempDir,
+    pub(crate) events: Arc<Recorder>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        // The second is plain E2B.
+        let (one, two) = (Server::shared(&[]), Server::shared(&["--no-extensions"]));
+        Self { one, two, directory, events: Arc::default() }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        let provider = |name: &str, server: &Server| (name.to_owned(), server.url(), server.key().to_owned());
+        Place {
+            providers: vec![provider("one", &self.one), provider("two", &self.two)],
+            directory: self.directory.path().to_str().expect("a path of text").to_owned(),
+            plan: PlanConfig::default(),
+            price: PriceConfig::default(),
+            budget: None,
+        }
+    }
+
+    pub(crate) async fn workspaces(&self) -> Workspaces {
+        self.place().workspaces(settings(), Arc::clone(&self.events) as Arc<dyn Observer>).await
+    }
+
+    /// A workspace with a few files in it.
+    pub(crate) async fn workspace(&self, of: &str) -> (Workspaces, Workspace) {
+        let workspaces = self.workspaces().await;
+        let workspace = workspaces.create(&name(of), setup()).await.expect("a workspace").workspace;
+        (workspaces, workspace)
+    }
+
+    /// Sandboxes of a workspace, with both providers.
+    pub(crate) async fn sandboxes(&self, of: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for client in [self.one.client(), self.two.client()] {
+            found.extend(sandboxes(&client, of).await);
+        }
+        found
+    }
+}
+
+pub(crate) async fn sandboxes(client: &Client, of: &str) -> Vec<String> {
+    let rows: Vec<_> = client.list(ListQuery::new().metadata(METADATA, of)).try_collect().await.expect("a list");
+    rows.into_iter().map(|row| row.sandbox_id).collect()
+}
+
+pub(crate) fn name(text: &str) -> WorkspaceName {
+    text.parse().expect("a name")
+}
+
+/// A project with a file, a folder that is generated, and a commit.
+pub(crate) fn setup() -> Setup {
+    let file = PreparedFile { path: "notes/first.txt".into(), content: "hello\n".into(), mode: Some(0o640) };
+    let commands = vec![
+        "git init -q . && git -c user.name=t -c user.email=t@example.com commit -q --allow-empty -m first".to_owned(),
+        "mkdir -p src && for i in $(seq 40); do head -c 2000 /dev/urandom >src/$i; done; ln -s notes link".to_owned(),
+    ];
+    Setup {
+        prepare: Prepare { files: vec![file], commands },
+        env: [("TOKEN".to_owned(), "the-hidden-value".into())].into(),
+        ..Setup::default()
+    }
+}
+
+/// Runs a line as root in the home directory, which must succeed.
+pub(crate) async fn run(sandbox: &Sandbox, line: &str) -> String {
+    let command = sdk::Command::exec("/bin/bash", ["-c", line]).user("root").cwd("/home/user");
+    let output = sandbox.commands().run(command).await.expect("the sandbox answers");
+    assert!(output.success(), "{line}\n{}{}", output.stdout_text(), output.stderr_text());
+    output.stdout_text().into_owned()
+}
+
+/// Everything about every file of a workspace, one line each.
+pub(crate) async fn tree(workspace: &Workspace) -> Vec<String> {
+    let pass = workspace.enter().await.expect("somebody can work");
+    let command = sdk::Command::exec("python3", ["-c", include_str!("../snapshots/tree.py")]);
+    let output = pass.sandbox().commands().run(command.user("root").cwd("/home/user")).await;
+    let output = output.expect("the sandbox answers");
+    assert!(output.success(), "{}", output.stderr_text());
+    output.stdout_text().lines().map(str::to_owned).collect()
+}
+
+#[track_caller]
+pub(crate) fn assert_same(found: &[String], wanted: &[String]) {
+    let differing = |a: &[String], b: &[String]| a.iter().filter(|line| !b.contains(line)).cloned().collect::<Vec<_>>();
+    assert!(
+        found == wanted,
+        "the trees differ; missing:\n{}\ntoo much:\n{}",
+        differing(wanted, found).join("\n"),
+        differing(found, wanted).join("\n")
+    );
+}
+
+/// An error with its causes.
+pub(crate) fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
