@@ -6,3 +6,4 @@ mod roundtrip;
 mod stores;
 mod support;
 mod trouble;
+mod troubled;

@@ -1,170 +1,16 @@
 //! Stores that fail, stall, lie and forget.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use futures::StreamExt;
-use futures::stream::{self, BoxStream};
-use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
-};
 use sandbar_workspace::snapshot::{
     Condition, ConditionalPuts, Objects, RestoreError, SaveError, SnapshotOptions, StoreError, Which,
 };
 use testing::Server;
 
 use crate::support::{assert_same, project, run, snapshots, tree};
-
-/// What happens to the next request of a kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
-    Fail,
-    Stall,
-    /// Says yes and does nothing.
-    Forget,
-}
-
-/// A kind of request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Request {
-    PutArchive,
-    PutManifest,
-    BeginParts,
-    Part,
-    Complete,
-    Get,
-    List,
-    Delete,
-}
-
-/// A store in memory that makes trouble as told.
-#[derive(Debug, Clone, Default)]
-struct Troubled {
-    inner: Arc<InMemory>,
-    script: Arc<Mutex<VecDeque<(Request, Trouble)>>>,
-    ignores_conditions: bool,
-}
-
-impl Troubled {
-    /// Makes this trouble next, once.
-    fn expect(&self, request: Request, trouble: Trouble) {
-        self.script.lock().expect("nobody panics with it").push_back((request, trouble));
-    }
-
-    /// All trouble was met.
-    fn is_done(&self) -> bool {
-        self.script.lock().expect("nobody panics with it").is_empty()
-    }
-
-    /// Whether the request is to be forgotten.
-    async fn meet(&self, request: Request) -> Result<bool> {
-        let trouble = {
-            let mut script = self.script.lock().expect("nobody panics with it");
-            match script.front() {
-                Some((expected, _)) if *expected == request => script.pop_front().map(|(_, trouble)| trouble),
-                _ => None,
-            }
-        };
-        match trouble {
-            None => Ok(false),
-            Some(Trouble::Forget) => Ok(true),
-            Some(Trouble::Fail) => Err(Error::Generic { store: "troubled", source: "as told".into() }),
-            Some(Trouble::Stall) => std::future::pending().await,
-        }
-    }
-}
-
-impl fmt::Display for Troubled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("troubled")
-    }
-}
-
-#[async_trait]
-impl ObjectStore for Troubled {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, mut opts: PutOptions) -> Result<PutResult> {
-        let manifest = location.as_ref().ends_with(".manifest.json");
-        let request = if manifest { Request::PutManifest } else { Request::PutArchive };
-        if !location.as_ref().starts_with("probe") && self.meet(request).await? {
-            return Ok(PutResult { e_tag: None, version: None, extensions: Default::default() });
-        }
-        if self.ignores_conditions {
-            opts.mode = PutMode::Overwrite;
-        }
-        self.inner.put_opts(location, payload, opts).await
-    }
-
-    async fn put_multipart_opts(&self, location: &Path, opts: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        self.meet(Request::BeginParts).await?;
-        let inner = self.inner.put_multipart_opts(location, opts).await?;
-        Ok(Box::new(Parts { inner, store: self.clone() }))
-    }
-
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.meet(Request::Get).await?;
-        self.inner.get_opts(location, options).await
-    }
-
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        first(self.clone(), Request::Delete, self.inner.delete_stream(locations))
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        first(self.clone(), Request::List, self.inner.list(prefix))
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
-    }
-}
-
-/// The trouble, then the answers.
-fn first<T: Send + 'static>(
-    store: Troubled,
-    request: Request,
-    answers: BoxStream<'static, Result<T>>,
-) -> BoxStream<'static, Result<T>> {
-    let trouble = stream::once(async move { store.meet(request).await.err() });
-    trouble.filter_map(|trouble| async { trouble.map(Err) }).chain(answers).boxed()
-}
-
-#[derive(Debug)]
-struct Parts {
-    inner: Box<dyn MultipartUpload>,
-    store: Troubled,
-}
-
-#[async_trait]
-impl MultipartUpload for Parts {
-    fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        let (store, part) = (self.store.clone(), self.inner.put_part(data));
-        Box::pin(async move {
-            store.meet(Request::Part).await?;
-            part.await
-        })
-    }
-
-    async fn complete(&mut self) -> Result<PutResult> {
-        if self.store.meet(Request::Complete).await? {
-            return Ok(PutResult { e_tag: None, version: None, extensions: Default::default() });
-        }
-        self.inner.complete().await
-    }
-
-    async fn abort(&mut self) -> Result<()> {
-        self.inner.abort().await
-    }
-}
+use crate::troubled::{Request, Trouble, Troubled};
 
 const PATIENCE: Duration = Duration::from_millis(1500);
 
@@ -248,8 +94,7 @@ async fn a_store_that_stays_in_trouble_gives_up_after_three_attempts() {
 async fn a_store_that_lies_about_conditions_is_found_out_and_still_used() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
-    let store = Troubled { ignores_conditions: true, ..Troubled::default() };
-    let objects = Objects::new(Arc::new(store));
+    let objects = Objects::new(Arc::new(Troubled::lying()));
     let facts = objects.conditional_puts().await.expect("a probe");
     assert_eq!(facts, ConditionalPuts { create: Condition::Ignored, update: Condition::Ignored });
     let snapshots = snapshots(objects);

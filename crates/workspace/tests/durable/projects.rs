@@ -1,0 +1,134 @@
+//! A project of this machine with its dev server: set up, paused, rotated, moved, and always served.
+
+use std::path::Path;
+use std::process::Command;
+
+use sandbar_workspace::devserver::DevServer;
+use sandbar_workspace::events::EventKind;
+use sandbar_workspace::setup::{Repo, Setup};
+use sandbar_workspace::{Workspace, WorkspaceError};
+
+use crate::support::{World, name, setup, told};
+
+const PORT: u16 = 4321;
+
+fn git(directory: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(directory).args(["-c", "user.name=t", "-c", "user.email=t@example.com"]).args(arguments);
+    command.envs([("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_CONFIG_SYSTEM", "/dev/null")]);
+    let output = command.output().expect("git runs");
+    assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+/// A repository whose server needs what is generated, and says how often that was.
+fn project(directory: &Path) {
+    let server = r#"
+        const text = require('./node_modules/generated');
+        require('http').createServer((_, answer) => answer.end(text)).listen(process.env.PORT || 4321);"#;
+    let files = [
+        ("package.json", r#"{"scripts": {"dev": "node server.js"}, "dependencies": {"generated": "1"}}"#),
+        ("server.js", server),
+        (".gitignore", "node_modules\n"),
+    ];
+    for (name, text) in files {
+        std::fs::write(directory.join(name), text).expect("a directory of our own");
+    }
+    git(directory, &["init", "--quiet", "--initial-branch=trunk"]);
+    git(directory, &["add", "--all"]);
+    git(directory, &["commit", "--quiet", "--message=first"]);
+    std::fs::write(directory.join("draft.txt"), "not yet").expect("a directory of our own");
+}
+
+async fn said(workspace: &Workspace, line: &str) -> String {
+    let output = workspace.exec(line).await.expect("it runs");
+    assert!(output.success(), "{line}: {}{}", output.stdout_text(), output.stderr_text());
+    output.stdout_text().trim_end().to_owned()
+}
+
+async fn served(workspace: &Workspace, port: u16) -> String {
+    let ask =
+        format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3 | tail -n 1");
+    said(workspace, &ask).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_is_served_wherever_its_workspace_goes() {
+    let (world, directory) = (World::new(), tempfile::tempdir().expect("a directory"));
+    project(directory.path());
+    let workspaces = world.workspaces().await;
+    let install = "mkdir -p node_modules/generated && echo >>../installs && \
+                   echo 'module.exports = \"served\"' >node_modules/generated/index.js";
+    let setup = Setup {
+        repo: Some(Repo::parse(directory.path().to_str().expect("text")).branch("trunk")),
+        dev_server: Some(DevServer {
+            install_command: Some(install.to_owned()),
+            ..DevServer::new("npm run dev", PORT)
+        }),
+        ..Setup::default()
+    };
+    let workspace = workspaces.create(&name("shop"), setup).await.expect("it is set up").workspace;
+    let notices = workspace.enter().await.expect("it runs").notices();
+    assert!(notices.iter().any(|line| line.starts_with("1 change in ")), "{notices:?}");
+    assert_eq!(said(&workspace, "cd project && git rev-parse HEAD && git branch --show-current").await, {
+        format!("{}\ntrunk", git(directory.path(), &["rev-parse", "HEAD"]))
+    });
+
+    let is_ready = |event: &EventKind| matches!(event, EventKind::DevServerReady { port: PORT, .. });
+    let mut expected = (1, 1);
+    let check = async |workspace: &Workspace, expected: (usize, usize)| {
+        assert_eq!(served(workspace, PORT).await, "served");
+        let installs = said(workspace, "wc -l <installs").await.parse().expect("a number");
+        assert_eq!((world.events.count(is_ready), installs), expected, "ready, and installed");
+    };
+    check(&workspace, expected).await;
+
+    // All files are there after a plain resume, so nothing is installed.
+    workspace.pause().await.expect("paused");
+    workspace.resume().await.expect("resumed");
+    expected.0 += 1;
+    check(&workspace, expected).await;
+
+    workspace.rotate().await.expect("rotated");
+    expected = (expected.0 + 1, expected.1 + 1);
+    check(&workspace, expected).await;
+    let notices = workspace.enter().await.expect("it runs").notices();
+    assert!(notices.iter().any(|line| line.contains("project/node_modules")), "{notices:?}");
+
+    for provider in ["two", "one"] {
+        workspace.move_to(&name_of(provider)).await.expect("moved");
+        expected = (expected.0 + 1, expected.1 + 1);
+        check(&workspace, expected).await;
+    }
+    workspace.close().await;
+}
+
+fn name_of(provider: &str) -> sandbar_workspace::ProviderName {
+    provider.parse().expect("a name")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_found_out_and_one_that_fails_tells_no_secret() {
+    let world = World::new();
+    let (_, workspace) = world.workspace("found").await;
+    assert!(workspace.serve(None).await.expect("nothing is to be served").is_none());
+    workspace.write_file("project/index.html", "<p>hello").await.expect("written");
+    let ready = workspace.serve(None).await.expect("it answers").expect("there is something to be served");
+    assert_eq!((ready.port, served(&workspace, 8000).await.as_str()), (8000, "<p>hello"));
+
+    let failing = DevServer::new("echo with $TOKEN; exit 5", 8001);
+    let failed = workspace.serve(Some(failing)).await.expect_err("it ends at once");
+    assert!(matches!(failed, WorkspaceError::DevServer(_)), "{failed:?}");
+    assert!(told(&failed).contains("exit status 5"), "{}", told(&failed));
+    workspace.close().await;
+
+    // The same in a set-up: what a command says is told without the values of variables.
+    let workspaces = world.workspaces().await;
+    let mut setup = setup();
+    setup.prepare.commands = vec!["echo with $TOKEN >&2; exit 6".to_owned()];
+    let failed = workspaces.create(&name("telling"), setup).await.expect_err("the command fails");
+    let failed = told(&failed);
+    assert!(failed.contains("with ***") && failed.contains("step command 1"), "{failed}");
+    let events = serde_json::to_string(&world.events.events()).expect("JSON");
+    assert!(!events.contains("the-hidden-value"), "{events}");
+}
