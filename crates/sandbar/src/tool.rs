@@ -8,6 +8,7 @@ use crate::sandbox::endpoint::Endpoint;
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::sandbox::{explain, keep};
 use crate::screenshots::Pictures;
+use crate::workspace::house::{Due, House};
 use anyhow::Context as _;
 use clap::Args;
 use futures::TryStreamExt as _;
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tools::{Block, Image, InMemoryToolDispatcher, SandboxToolDispatcher, ToolDispatcher as _, ToolResult, Watch};
+use workspace::WorkspaceName;
 
 /// The mark of sandboxes that were made here. Its value is the session's name.
 const MARK: &str = "sandbar-tool";
@@ -36,11 +38,13 @@ Examples:
   sandbar tool write_file @input.json --sandbox iabc123
   echo '{\"pattern\": \"TODO\"}' | sandbar tool grep - --json
   sandbar tool take_screenshot '{\"port\": 3000}' --save-images pictures
+  sandbar tool bash '{\"command\": \"git log\"}' --workspace shop
   sandbar tools                                            which tools there are
 
 Calls of one session share directory, exported variables, what was read and background tasks. Without --sandbox, a
 session has a sandbox of its own: the first call makes it, later ones find it again. It is paused five minutes after
-the last call and woken by the next; its id is told on stderr.
+the last call and woken by the next; its id is told on stderr. In a workspace, a session goes along from sandbox to
+sandbox.
 
 Exit codes: 0 done, 1 the result is an error or there is none, 2 not understood.")]
 pub(crate) struct Tool {
@@ -52,6 +56,9 @@ pub(crate) struct Tool {
     /// The sandbox [default: the session's own]
     #[arg(long, value_name = "ID", env = "SANDBAR_SANDBOX")]
     sandbox: Option<SandboxId>,
+    /// The workspace to work in, whichever sandbox it is in
+    #[arg(long, value_name = "NAME", conflicts_with = "sandbox")]
+    workspace: Option<WorkspaceName>,
     /// Whose directory, variables and background tasks the call shares
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION)]
     session: String,
@@ -81,6 +88,12 @@ impl Tool {
             return self.tell(&refused);
         }
         let mut stops = Stops::install()?;
+        if let Some(name) = &self.workspace {
+            let house = House::quiet(&self.endpoint).await?;
+            let done = self.call_in(&house, name, input, &mut stops).await;
+            house.close(Due::Taken).await;
+            return done;
+        }
         let client = self.endpoint.client()?;
         let sandbox = match &self.sandbox {
             Some(id) => given(&client, id).await?,
@@ -95,6 +108,24 @@ impl Tool {
         let (result, stopped) = watched(&dispatcher, &self.name, input, &mut stops).await;
         keeper.shutdown().await;
         pictures.close().await;
+        let told = self.tell(&result)?;
+        Ok(stopped.map_or(told, Stop::exit))
+    }
+
+    async fn call_in(
+        &self,
+        house: &House,
+        name: &WorkspaceName,
+        input: Value,
+        stops: &mut Stops,
+    ) -> anyhow::Result<ExitCode> {
+        let view = house.look(name).await?;
+        let workspace = tokio::select! {
+            entered = house.enter(name) => entered?,
+            stop = stops.next() => return Ok(stop.exit()),
+        };
+        let tools = house.tools(&workspace, view.dev_server.map(|server| server.port)).session(&self.session);
+        let (result, stopped) = watched(&tools, &self.name, input, stops).await;
         let told = self.tell(&result)?;
         Ok(stopped.map_or(told, Stop::exit))
     }

@@ -100,9 +100,13 @@ impl Endpoint {
     /// What this machine's configuration says.
     pub(crate) fn config(&self) -> anyhow::Result<Config> {
         let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
-        let file = std::env::var_os("SANDBAR_CONFIG").map(PathBuf::from);
-        Config::load(file.as_deref(), &overrides)
+        Config::load(config_file().as_deref(), &overrides)
     }
+}
+
+/// The configuration file, when one was named.
+pub(crate) fn config_file() -> Option<PathBuf> {
+    std::env::var_os("SANDBAR_CONFIG").map(PathBuf::from)
 }
 
 /// Why there is no server, and what to do.

@@ -1,11 +1,12 @@
 //! Joins the parts of workspaces to this program: configuration, records, objects, providers and this machine's server,
 //! pictures and what people are told.
 
-use super::photographs::Photographer;
+use super::photographs::{Photographer, Previews};
 use super::progress::Progress;
 use super::timeline::Timeline;
 use crate::config::{self, Config, Overrides};
 use crate::local_server::LocalStarter;
+use crate::sandbox::endpoint::{self, Endpoint};
 use crate::sandbox::values;
 use crate::screenshots::Pictures;
 use anyhow::anyhow;
@@ -14,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
+use tools::SandboxToolDispatcher;
 use workspace::provider::LocalServer;
-use workspace::{OpenError, Settings, Workspace, WorkspaceName, Workspaces};
+use workspace::{OpenError, Settings, Workspace, WorkspaceName, WorkspaceView, Workspaces};
 
 /// Which workspaces are meant.
 #[derive(Args)]
@@ -51,6 +53,12 @@ impl House {
         Self::of(&config, place.config.as_deref(), settings, silent).await
     }
 
+    /// For those who have flags of their own and nothing to say about workspaces.
+    pub(crate) async fn quiet(endpoint: &Endpoint) -> anyhow::Result<Self> {
+        let file = endpoint::config_file();
+        Self::of(&endpoint.config()?, file.as_deref(), Settings::default(), true).await
+    }
+
     async fn of(config: &Config, file: Option<&Path>, settings: Settings, silent: bool) -> anyhow::Result<Self> {
         let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(config, file)?);
         let (wanted, due) = mpsc::unbounded_channel();
@@ -67,8 +75,20 @@ impl House {
         &self.workspaces
     }
 
-    pub(crate) fn pictures(&self) -> &Arc<Pictures> {
-        &self.pictures
+    /// What is known of a workspace. Nobody is asked, and nothing woken.
+    pub(crate) async fn look(&self, name: &WorkspaceName) -> anyhow::Result<WorkspaceView> {
+        self.workspaces.show(name).await.map_err(explain)
+    }
+
+    /// The tools on a workspace, which is this process's own. Pictures are of `port` unless a call says otherwise.
+    pub(crate) fn tools(&self, workspace: &Workspace, port: Option<u16>) -> SandboxToolDispatcher {
+        let name = workspace.name().clone();
+        let previews = Previews::new(Arc::clone(&self.pictures), self.workspaces.clone(), name);
+        let tools = SandboxToolDispatcher::on_workspace(workspace.clone()).screenshots(Arc::new(previews));
+        match port {
+            Some(port) => tools.preview_port(port),
+            None => tools,
+        }
     }
 
     pub(super) fn progress(&self) -> &Progress {
@@ -77,6 +97,7 @@ impl House {
 
     /// Takes a workspace for this process, until it leaves.
     pub(crate) async fn enter(&self, name: &WorkspaceName) -> anyhow::Result<Workspace> {
+        self.progress.doing(format!("opening workspace {name}"));
         let workspace = self.workspaces.open(name).await.map_err(explain)?;
         self.take(workspace.clone()).await;
         Ok(workspace)
@@ -95,14 +116,14 @@ impl House {
     }
 
     /// Gives every lease back, and takes the pictures that are due.
-    pub(crate) async fn close(self, due: Due) {
+    pub(crate) async fn close(&self, due: Due) {
         self.leave().await;
         match due {
             Due::Taken => {
                 self.progress.doing("taking pictures");
                 self.photographer.finish().await;
             }
-            Due::LeftOut => self.photographer.stop(),
+            Due::LeftOut => self.photographer.stop().await,
         }
         self.progress.done();
         self.pictures.close().await;

@@ -3,14 +3,16 @@
 
 use crate::screenshots::Pictures;
 use anyhow::Context as _;
+use async_trait::async_trait;
 use browser::store::Occasion;
 use sdk::Sandbox;
 use sdk::model::SandboxState;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
-use tools::{Capture, CaptureError};
+use tokio_util::sync::CancellationToken;
+use tools::{Capture, CaptureError, Screenshots, Shots};
 use tracing::{debug, info, warn};
 use workspace::{WorkspaceName, WorkspaceView, Workspaces};
 
@@ -33,13 +35,13 @@ pub(super) type Due = mpsc::UnboundedReceiver<Wanted>;
 
 /// Takes pictures as they become due.
 pub(super) struct Photographer {
-    task: JoinHandle<()>,
-    finish: tokio_util::sync::CancellationToken,
+    task: Mutex<Option<JoinHandle<()>>>,
+    finish: CancellationToken,
 }
 
 impl Photographer {
     pub(super) fn start(mut due: Due, pictures: Arc<Pictures>, workspaces: Workspaces) -> Self {
-        let finish = tokio_util::sync::CancellationToken::new();
+        let finish = CancellationToken::new();
         let asked = finish.clone();
         let task = tokio::spawn(async move {
             while let Some(Some(wanted)) = asked.run_until_cancelled(due.recv()).await {
@@ -49,21 +51,24 @@ impl Photographer {
                 take(&pictures, &workspaces, wanted).await;
             }
         });
-        Self { task, finish }
+        Self { task: Mutex::new(Some(task)), finish }
     }
 
     /// Takes what is due, and no more.
-    pub(super) async fn finish(mut self) {
+    pub(super) async fn finish(&self) {
         self.finish.cancel();
-        if tokio::time::timeout(PATIENCE, &mut self.task).await.is_err() {
+        let Some(mut task) = self.task.lock().await.take() else { return };
+        if tokio::time::timeout(PATIENCE, &mut task).await.is_err() {
             warn!("a picture took too long and is left out");
-            self.task.abort();
+            task.abort();
         }
     }
 
     /// Leaves out what is due.
-    pub(super) fn stop(self) {
-        self.task.abort();
+    pub(super) async fn stop(&self) {
+        if let Some(task) = self.task.lock().await.take() {
+            task.abort();
+        }
     }
 }
 
@@ -94,6 +99,33 @@ async fn take(pictures: &Pictures, workspaces: &Workspaces, wanted: Wanted) {
     };
     if let Err(error) = seen.await {
         warn!(workspace = %name, error = format!("{error:#}"), "no automatic picture could be taken");
+    }
+}
+
+/// What an agent asks for in a workspace. Whoever calls a tool is inside its fence, so that the sandbox runs and stays.
+pub(super) struct Previews {
+    pictures: Arc<Pictures>,
+    workspaces: Workspaces,
+    name: WorkspaceName,
+}
+
+impl Previews {
+    pub(super) fn new(pictures: Arc<Pictures>, workspaces: Workspaces, name: WorkspaceName) -> Self {
+        Self { pictures, workspaces, name }
+    }
+
+    async fn sandbox(&self) -> anyhow::Result<Sandbox> {
+        let view = self.workspaces.show(&self.name).await?;
+        running(&self.workspaces, &view).await?.context("the workspace does not run")
+    }
+}
+
+#[async_trait]
+impl Screenshots for Previews {
+    async fn capture(&self, capture: Capture) -> Result<Shots, CaptureError> {
+        let sandbox = self.sandbox().await.map_err(|error| CaptureError::Failed(format!("{error:#}")))?;
+        let occasion = Occasion::Agent { at: jiff::Timestamp::now() };
+        self.pictures.capture(&sandbox, self.name.as_str(), &occasion, capture).await
     }
 }
 

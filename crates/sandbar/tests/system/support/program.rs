@@ -65,7 +65,7 @@ impl Program {
     /// Demands success, and JSON.
     #[track_caller]
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
-        let said = self.must(&[arguments, &["--json"]].concat());
+        let said = self.must(&[&["--json"], arguments].concat());
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {said}"))
     }
 

@@ -76,7 +76,7 @@ fn a_workspace_moves_with_its_dev_server_and_its_bill() {
     let taken = pictures(&here, "shop");
     assert_eq!(files_of(&taken, "devserver-").len(), 2, "desktop and mobile: {taken:?}");
 
-    user.says("shop", "cd project && echo '<h1>new</h1>' >>index.html && git commit -qam new");
+    user.says("shop", "cd project && echo '<h1>new</h1>' >>index.html && git -c user.name=T -c user.email=t@example.com commit -qam new");
     let commit = user.says("shop", "git -C project rev-parse HEAD");
     let taken = pictures(&here, "shop");
     assert_eq!(files_of(&taken, commit.trim()).len(), 2, "the commit was noticed: {taken:?}");

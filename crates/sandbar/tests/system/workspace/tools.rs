@@ -17,15 +17,15 @@ fn tool_calls_go_on_through_rotation_and_hide_what_was_given() {
     };
     let says = |line: &str| call("bash", json!({ "command": line }));
 
-    let (result, _) = says("cd project && export A=b && echo $TOKEN && echo $TOKEN >token");
+    let (result, _) = says("mkdir sub; cd sub; export A=b; echo $TOKEN; echo $TOKEN >token");
     assert!(result["is_error"] == false && !result.to_string().contains("hushhush12345"), "{result}");
-    let (read, _) = call("read_file", json!({ "path": "/home/user/project/token" }));
+    let (read, _) = call("read_file", json!({ "path": "/home/user/project/sub/token" }));
     assert!(!read.to_string().contains("hushhush12345"), "{read}");
 
     user.workspace.must(&["rotate", "shop"]);
     let (result, _) = says("pwd; echo $A; cat token | wc -c");
     let said = result["content"].to_string();
-    assert!(said.contains("/home/user/project\\nb\\n14\\n"), "directory and variables carry over: {said}");
+    assert!(said.contains("/home/user/project/sub\\nb\\n14\\n"), "directory and variables carry over: {said}");
     assert!(said.contains("new sandbox"), "and what did not is told: {said}");
     user.workspace.must(&["pause", "shop"]);
     let (result, _) = says("echo awake");

@@ -1,0 +1,43 @@
+//! `sandbar run` and `sandbar runs`: the agent loop on a workspace, watched, stopped and continued from here.
+
+mod approve;
+mod books;
+mod drive;
+mod place;
+mod run;
+mod runs;
+mod view;
+
+pub(crate) use run::Start;
+pub(crate) use runs::Runs;
+
+use crate::config::{Config, Overrides, variable};
+use crate::workspace::house::Place;
+use agent::model::Keys;
+use agent::records::DatabaseRunRecords;
+use anyhow::Context as _;
+use sdk::Secret;
+
+/// What the environment has for providers of models.
+fn keys() -> Keys {
+    Keys {
+        anthropic: variable("ANTHROPIC_API_KEY").map(Secret::from),
+        anthropic_url: variable("ANTHROPIC_BASE_URL"),
+        openai: variable("OPENAI_API_KEY").map(Secret::from),
+    }
+}
+
+/// Where runs and workspaces are remembered.
+fn records_url(place: &Place) -> anyhow::Result<Secret> {
+    let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
+    let config = Config::load(place.config.as_deref(), &overrides)?;
+    Ok(config.workspaces()?.records.location(&variable)?)
+}
+
+async fn open_records(url: &Secret) -> anyhow::Result<DatabaseRunRecords> {
+    DatabaseRunRecords::open(url).await.context("the runs cannot be remembered")
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")
+}

@@ -1,0 +1,219 @@
+//! `sandbar runs`: what became of runs, and going on with them.
+
+use super::drive::{Begin, Drive};
+use super::run::Limits;
+use super::view::View;
+use super::{open_records, records_url, runtime};
+use crate::logging;
+use crate::sandbox::show::{Colour, Show, local_time, printable};
+use crate::workspace::house::{House, Place};
+use agent::model::Choice;
+use agent::records::{RunRecord, RunState};
+use agent::{RunId, RunRecords as _, StopReason};
+use anyhow::{Context as _, anyhow, bail};
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::io::{IsTerminal as _, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+use workspace::WorkspaceName;
+use workspace::ledger::Usd;
+
+/// A process that drives a run shows itself every second; one that was silent for so long is gone.
+const SILENCE: Duration = Duration::from_secs(10);
+/// For a run to end that was asked to.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// List runs of the agent, look at them, go on with them.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar runs list
+  sandbar runs show run_0123456789abcdef            what happened, from the beginning
+  sandbar runs resume run_0123456789abcdef          after a crash, Ctrl-C or a limit
+  sandbar runs resume run_0123456789abcdef --budget-usd 5
+  sandbar runs cancel run_0123456789abcdef")]
+pub(crate) struct Runs {
+    /// Print JSON for programs
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List runs, the newest first
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show what happened in a run
+    Show { run: RunId },
+    /// Go on with a run where it was left, with the model it had
+    Resume(Box<Resume>),
+    /// Stop a run, wherever it is driven
+    Cancel { run: RunId },
+}
+
+#[derive(Args)]
+struct Resume {
+    run: RunId,
+    #[command(flatten)]
+    limits: Limits,
+    /// Print one JSON object an event, also on a terminal
+    #[arg(long)]
+    json_events: bool,
+}
+
+impl Runs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        logging::start_if_wanted()?;
+        let runtime = runtime()?;
+        let done = runtime.block_on(self.done());
+        runtime.shutdown_background();
+        done
+    }
+
+    async fn done(self) -> anyhow::Result<ExitCode> {
+        let show = Show::new(self.json);
+        match self.command {
+            Command::List => list(&self.place, show).await?,
+            Command::Show { run } => show_one(&self.place, show, &run).await?,
+            Command::Cancel { run } => cancel(&self.place, show, &run).await?,
+            Command::Resume(resume) => return resume.run(&self.place, self.json).await,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn missing(id: &RunId) -> anyhow::Error {
+    anyhow!("there is no run {id}; `sandbar runs list` shows those there are")
+}
+
+/// Running, interrupted, or why it ended.
+fn state(run: &RunRecord) -> &'static str {
+    let silent = Duration::try_from(Timestamp::now().duration_since(run.head.seen_at)).unwrap_or_default();
+    match (run.head.state, run.head.stop_reason) {
+        (RunState::Finished, Some(reason)) => reason.as_str(),
+        (RunState::Finished, None) => "finished",
+        (RunState::Running, _) if silent > SILENCE => "interrupted",
+        (RunState::Running, _) => "running",
+    }
+}
+
+fn facts(run: &RunRecord) -> Value {
+    json!({
+        "run_id": run.id,
+        "state": match run.head.state { RunState::Finished => "finished", RunState::Running => state(run) },
+        "stop_reason": run.head.stop_reason,
+        "goal": run.plan.goal,
+        "model": run.plan.model,
+        "workspace": run.plan.workspace,
+        "turns": run.head.turns,
+        "usage": run.head.usage,
+        "cost_usd": Usd::from_nanos(run.head.cost_nanos).dollars(),
+        "created_at": run.created_at,
+        "seen_at": run.head.seen_at,
+    })
+}
+
+fn painted(show: Show, run: &RunRecord) -> String {
+    let state = state(run);
+    let colour = match state {
+        "completed" => Colour::Green,
+        "running" => Colour::Blue,
+        _ => Colour::Yellow,
+    };
+    show.paint(colour, state)
+}
+
+async fn list(place: &Place, show: Show) -> anyhow::Result<()> {
+    let runs = open_records(&records_url(place)?).await?.runs().await?;
+    if show.json {
+        return Ok(show.object(&runs.iter().map(facts).collect::<Vec<_>>())?);
+    }
+    if runs.is_empty() {
+        eprintln!("no run; `sandbar run --goal …` begins one");
+        return Ok(());
+    }
+    let row = |run: &RunRecord| {
+        vec![
+            run.id.to_string(),
+            painted(show, run),
+            run.head.turns.to_string(),
+            Usd::from_nanos(run.head.cost_nanos).to_string(),
+            local_time(&run.created_at.to_string()),
+            run.plan.workspace.clone().unwrap_or_else(|| "-".to_owned()),
+            printable(&run.plan.goal.chars().take(50).collect::<String>()),
+        ]
+    };
+    let rows: Vec<Vec<String>> = runs.iter().map(row).collect();
+    Ok(show.table(&["RUN", "STATE", "TURNS", "COST", "BEGUN", "WORKSPACE", "GOAL"], &rows)?)
+}
+
+async fn show_one(place: &Place, show: Show, id: &RunId) -> anyhow::Result<()> {
+    let records = open_records(&records_url(place)?).await?;
+    let run = records.run(id).await?.ok_or_else(|| missing(id))?;
+    let entries = records.entries(id, 0).await?;
+    if show.json {
+        let mut facts = facts(&run);
+        facts["events"] = entries.iter().map(|entry| json!(entry.happened)).collect();
+        return Ok(show.object(&facts)?);
+    }
+    let mut view = View::new(false);
+    entries.iter().try_for_each(|entry| view.recorded(&entry.happened))?;
+    if run.head.state == RunState::Running {
+        show.line(format!("{}; last heard of at {}", painted(show, &run), local_time(&run.head.seen_at.to_string())))?;
+    }
+    Ok(())
+}
+
+async fn cancel(place: &Place, show: Show, id: &RunId) -> anyhow::Result<()> {
+    let records = open_records(&records_url(place)?).await?;
+    let run = records.run(id).await?.ok_or_else(|| missing(id))?;
+    let mut run = run;
+    if state(&run) == "running" {
+        records.ask_to_cancel(id).await?;
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while state(&run) == "running" && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            run = records.run(id).await?.ok_or_else(|| missing(id))?;
+        }
+    }
+    if show.json {
+        show.object(&facts(&run))?;
+    } else {
+        show.line(format!("{id} {}", painted(show, &run)))?;
+    }
+    match state(&run) {
+        "running" => bail!("run {id} was asked to stop and has not yet"),
+        _ => Ok(()),
+    }
+}
+
+impl Resume {
+    async fn run(self, place: &Place, json: bool) -> anyhow::Result<ExitCode> {
+        let Self { run: id, limits, json_events } = self;
+        let json = json || json_events || !stdout().is_terminal();
+        let url = records_url(place)?;
+        let records = open_records(&url).await?;
+        let run = records.run(&id).await?.ok_or_else(|| missing(&id))?;
+        if run.head.stop_reason == Some(StopReason::Completed) {
+            bail!("run {id} has completed; there is nothing to go on with");
+        }
+        let mut plan = run.plan;
+        if limits.apply(&mut plan.settings) {
+            records.replan(&id, &plan).await?;
+        }
+        let model: Choice = plan.model.parse().context("the run's model")?;
+        let name = plan.workspace.as_deref().context("the run has no workspace to go on in")?;
+        let name: WorkspaceName = name.parse().context("the run's workspace")?;
+        let preview_port = plan.details["preview_port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(3000);
+        let house = House::open(place, true).await?;
+        let workspace = house.enter(&name).await?;
+        let drive = Drive { house, url, workspace, model, preview_port, json };
+        drive.run(id, Begin::Again).await
+    }
+}

@@ -1,0 +1,154 @@
+//! `sandbar mcp`: the tools for MCP clients, over this program's standard streams or over HTTP.
+//!
+//! Over standard streams stdout belongs to the protocol; everything for people goes to stderr.
+
+mod residence;
+mod stay;
+
+use crate::logging;
+use crate::sandbox::endpoint::Endpoint;
+use crate::sandbox::interrupt::Stops;
+use crate::screenshots::Pictures;
+use crate::workspace::house::{Due, House};
+use anyhow::{Context as _, bail};
+use clap::Args;
+use mcp::{Access, Server, Settings, Token, Workplaces};
+use residence::Residence;
+use sdk::SandboxId;
+use stay::Stay;
+use std::io::{Write as _, stdout};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use workspace::WorkspaceName;
+
+/// A token of the user's own choice.
+const TOKEN: &str = "SANDBAR_MCP_TOKEN";
+
+/// Offer the tools to an MCP client, in a sandbox.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  claude mcp add sandbar -- sandbar mcp         for Claude Code; other clients run `sandbar mcp` likewise
+  sandbar mcp --sandbox iabc123                 in a sandbox that exists
+  sandbar mcp --workspace shop                  in a workspace, whichever sandbox it is in
+  sandbar mcp --http 127.0.0.1:4981             for clients that connect; prints the URL and the token
+
+Without --sandbox, one is made at the first call; the answer names it, and it is paused when the client leaves. One that
+exists is left as it was found: running, or paused again. A workspace is this program's own while a client works there.
+
+Over HTTP every request needs `Authorization: Bearer TOKEN`. The token is a new one at each start, unless --token-file
+or $SANDBAR_MCP_TOKEN says it.")]
+pub(crate) struct Mcp {
+    /// Work in this sandbox
+    #[arg(long, value_name = "ID", env = "SANDBAR_SANDBOX")]
+    sandbox: Option<SandboxId>,
+    /// Work in this workspace
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["sandbox", "template"])]
+    workspace: Option<WorkspaceName>,
+    /// What a new sandbox is made from
+    #[arg(long, value_name = "TEMPLATE", default_value = "base")]
+    template: String,
+    /// A session that lives on when the client leaves: directory, variables, background tasks [default: a new one]
+    #[arg(long, value_name = "NAME")]
+    session: Option<String>,
+    /// Serve HTTP at this address instead of standard streams
+    #[arg(long, value_name = "ADDR")]
+    http: Option<SocketAddr>,
+    /// A file that holds the token for HTTP
+    #[arg(long, value_name = "FILE", requires = "http")]
+    token_file: Option<PathBuf>,
+    /// A name by which clients reach the HTTP server besides its address; may be repeated
+    #[arg(long, value_name = "NAME", requires = "http")]
+    allow_host: Vec<String>,
+    #[command(flatten)]
+    endpoint: Endpoint,
+}
+
+impl Mcp {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        logging::start_if_wanted()?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+        let done = runtime.block_on(self.serve());
+        // A read of this program's own input may be under way and never end.
+        runtime.shutdown_background();
+        done
+    }
+
+    async fn serve(self) -> anyhow::Result<()> {
+        let stop = stop_on_signals()?;
+        let Self { sandbox, workspace, template, session, http, token_file, allow_host, endpoint } = self;
+        let serve = async |workplaces: Arc<dyn Workplaces>| {
+            let server = Server::new(workplaces, Settings { session, ..Settings::default() });
+            match http {
+                None => anyhow::Ok(server.stdio(stop).await?),
+                Some(address) => Ok(listen(server, address, &allow_host, token_file.as_deref(), stop).await??),
+            }
+        };
+        let Some(name) = workspace else {
+            let pictures = Pictures::new(&endpoint.config()?);
+            let done = serve(Arc::new(Stay::new(endpoint, Arc::clone(&pictures), template, sandbox))).await;
+            pictures.close().await;
+            return done;
+        };
+        let house = Arc::new(House::quiet(&endpoint).await?);
+        let done = serve(Arc::new(Residence::new(Arc::clone(&house), name))).await;
+        house.close(Due::Taken).await;
+        done
+    }
+}
+
+async fn listen(
+    server: Server,
+    address: SocketAddr,
+    names: &[String],
+    token_file: Option<&Path>,
+    stop: CancellationToken,
+) -> anyhow::Result<Result<(), mcp::ServeError>> {
+    let token = token(token_file)?;
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let address = listener.local_addr().context("cannot tell the address")?;
+    if !address.ip().is_loopback() {
+        eprintln!(
+            "sandbar: {address} can be reached from elsewhere, and HTTP is not encrypted: others may read the token"
+        );
+    }
+    let access = names.iter().fold(Access::new(token.clone(), address), |access, name| access.host(name));
+    writeln!(stdout(), "URL: http://{address}{}\nAuthorization: Bearer {}", Server::PATH, token.expose())?;
+    stdout().flush()?;
+    Ok(server.http(listener, access, stop).await)
+}
+
+fn token(file: Option<&Path>) -> anyhow::Result<Token> {
+    let text = match file {
+        Some(file) => {
+            std::fs::read_to_string(file).with_context(|| format!("cannot read the token in {}", file.display()))?
+        }
+        None => match std::env::var(TOKEN) {
+            Ok(text) if !text.is_empty() => text,
+            _ => return Ok(Token::random()),
+        },
+    };
+    match Token::new(text.trim()) {
+        Some(token) => Ok(token),
+        None => bail!("the token must have 16 characters or more, and no spaces in it"),
+    }
+}
+
+/// A token that the first signal cancels. The task ends with the program.
+fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+    let mut stops = Stops::install()?;
+    let stop = CancellationToken::new();
+    let cancel = stop.clone();
+    tokio::spawn(async move {
+        stops.next().await;
+        cancel.cancel();
+        // Whoever asks again does not want to wait.
+        let again = stops.next().await;
+        std::process::exit(i32::from(again.code()));
+    });
+    Ok(stop)
+}

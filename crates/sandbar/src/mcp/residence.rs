@@ -1,0 +1,85 @@
+//! One workspace for the clients. It is this process's own while somebody works there.
+
+use super::stay;
+use crate::workspace::house::House;
+use async_trait::async_trait;
+use mcp::{Contents, EnterError, Entered, ReadError, Workplace, Workplaces};
+use std::sync::Arc;
+use tokio::sync::Mutex;
+use tools::ToolDispatcher;
+use workspace::{Workspace, WorkspaceName};
+
+pub(super) struct Residence {
+    house: Arc<House>,
+    name: WorkspaceName,
+    /// While somebody works there.
+    here: Mutex<Option<Here>>,
+}
+
+#[derive(Clone)]
+struct Here {
+    workspace: Workspace,
+    /// It slept when we came, and shall again.
+    pause: bool,
+    port: Option<u16>,
+}
+
+impl Residence {
+    pub(super) fn new(house: Arc<House>, name: WorkspaceName) -> Self {
+        Self { house, name, here: Mutex::default() }
+    }
+
+    async fn come(&self) -> anyhow::Result<Here> {
+        let view = self.house.look(&self.name).await?;
+        let workspace = self.house.enter(&self.name).await?;
+        Ok(Here { workspace, pause: view.paused, port: view.dev_server.map(|server| server.port) })
+    }
+}
+
+#[async_trait]
+impl Workplaces for Residence {
+    async fn enter(&self) -> Result<Entered, EnterError> {
+        let mut here = self.here.lock().await;
+        let known = match &*here {
+            Some(known) => known.clone(),
+            None => {
+                self.come().await.map_err(|error| EnterError(format!("There is nothing to work in: {error:#}.")))?
+            }
+        };
+        *here = Some(known.clone());
+        let room = Room { house: Arc::clone(&self.house), name: self.name.clone(), here: known };
+        Ok(Entered { workplace: Arc::new(room), notice: None })
+    }
+
+    async fn leave(&self) {
+        let Some(Here { workspace, pause, .. }) = self.here.lock().await.take() else { return };
+        if pause && let Err(error) = workspace.pause().await {
+            eprintln!("sandbar: workspace {} could not be paused: {error}", self.name);
+        }
+        drop(workspace);
+        self.house.leave().await;
+    }
+}
+
+struct Room {
+    house: Arc<House>,
+    name: WorkspaceName,
+    here: Here,
+}
+
+#[async_trait]
+impl Workplace for Room {
+    /// Sandboxes come and go: clients know the workspace.
+    fn sandbox(&self) -> &str {
+        self.name.as_str()
+    }
+
+    fn tools(&self, session: &str) -> Arc<dyn ToolDispatcher> {
+        Arc::new(self.house.tools(&self.here.workspace, self.here.port).session(session))
+    }
+
+    async fn read(&self, path: &str, most: usize) -> Result<Contents, ReadError> {
+        let pass = self.here.workspace.enter().await.map_err(|error| ReadError::Failed(error.to_string()))?;
+        stay::read(pass.sandbox(), path, most).await
+    }
+}
