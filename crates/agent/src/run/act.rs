@@ -45,7 +45,7 @@ impl Run {
             self.fill_missing(AFTER_LAST_TURN);
             return Ok(self.observe());
         }
-        self.recover().await?;
+        self.recover().await;
         let calls = self.calls();
         let mut at = 0;
         while at < calls.len() && !self.parts.cancel.is_cancelled() {

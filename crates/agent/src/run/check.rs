@@ -4,14 +4,14 @@
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::Run;
 use super::act::reads;
-use super::{Run, RunError};
 use crate::message::ToolUse;
 
 impl Run {
     /// Settles the calls that were begun by a process that is gone.
-    pub(super) async fn recover(&mut self) -> Result<(), RunError> {
-        let Some(open) = self.state.open.clone() else { return Ok(()) };
+    pub(super) async fn recover(&mut self) {
+        let Some(open) = self.state.open.clone() else { return };
         let answer = self.state.messages.last().cloned();
         for call in answer.iter().flat_map(|answer| answer.calls()) {
             if open.begun.contains(&call.id) && !open.ended.contains_key(&call.id) && !reads(&call.name) {
@@ -19,7 +19,6 @@ impl Run {
                 self.settle_call(call, "outcome_unknown", text);
             }
         }
-        self.flush().await
     }
 
     async fn unknown(&self, call: &ToolUse) -> String {

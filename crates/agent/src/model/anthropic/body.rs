@@ -3,61 +3,68 @@
 //! two messages of the user, so that the next request finds the mark of this one.
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::message::{Message, Role};
+use crate::message::Role;
 use crate::model::{ModelError, Request};
 
+/// All but the messages.
 #[derive(Serialize)]
-struct Body<'a> {
+struct Head<'a> {
     model: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream: Option<bool>,
     tools: &'a [Value],
-    system: [Value; 1],
-    messages: Vec<Wire<'a>>,
+    system: [System<'a>; 1],
 }
 
 #[derive(Serialize)]
-#[serde(untagged)]
-enum Wire<'a> {
-    Plain(&'a Message),
-    Marked(Value),
+struct System<'a> {
+    r#type: &'static str,
+    text: &'a str,
+    cache_control: Mark,
+}
+
+#[derive(Serialize)]
+struct Mark {
+    r#type: &'static str,
 }
 
 /// Marks on messages; with the one after the system prompt they are within the provider's limit of four.
 const MARKED_MESSAGES: usize = 2;
-
-fn mark() -> Value {
-    json!({ "type": "ephemeral" })
-}
+/// How a message ends, and how it ends with a mark on its last block. Put in as text, so that a message is the same bytes
+/// with and without it.
+const END: &str = "}]}";
+const MARKED_END: &str = r#","cache_control":{"type":"ephemeral"}}]}"#;
 
 /// The body, for a turn or for a count of its tokens.
 pub(super) fn body(model: &str, request: &Request<'_>, turn: bool) -> Result<String, ModelError> {
-    let of_user = request.messages.iter().enumerate().rev().filter(|(_, message)| message.role == Role::User);
-    let marked: Vec<usize> = of_user.take(MARKED_MESSAGES).map(|(index, _)| index).collect();
     let wrong = |error: serde_json::Error| ModelError::Refused(format!("the request cannot be written: {error}"));
-    let mut messages = Vec::with_capacity(request.messages.len());
-    for (index, message) in request.messages.iter().enumerate() {
-        if !marked.contains(&index) {
-            messages.push(Wire::Plain(message));
-            continue;
-        }
-        let mut value = serde_json::to_value(message).map_err(wrong)?;
-        if let Some(last) = value["content"].as_array_mut().and_then(|blocks| blocks.last_mut()) {
-            last["cache_control"] = mark();
-        }
-        messages.push(Wire::Marked(value));
-    }
-    let body = Body {
+    let system = System { r#type: "text", text: request.system, cache_control: Mark { r#type: "ephemeral" } };
+    let head = Head {
         model,
         max_tokens: turn.then_some(request.max_tokens),
         stream: turn.then_some(true),
         tools: request.tools,
-        system: [json!({ "type": "text", "text": request.system, "cache_control": mark() })],
-        messages,
+        system: [system],
     };
-    serde_json::to_string(&body).map_err(wrong)
+    let mut body = serde_json::to_string(&head).map_err(wrong)?;
+    body.truncate(body.len() - 1);
+    body.push_str(",\"messages\":[");
+    let of_user = request.messages.iter().enumerate().rev().filter(|(_, message)| message.role == Role::User);
+    let marked: Vec<usize> = of_user.take(MARKED_MESSAGES).map(|(index, _)| index).collect();
+    for (index, message) in request.messages.iter().enumerate() {
+        if index > 0 {
+            body.push(',');
+        }
+        body.push_str(&serde_json::to_string(message).map_err(wrong)?);
+        if marked.contains(&index) && body.ends_with(END) {
+            body.truncate(body.len() - END.len());
+            body.push_str(MARKED_END);
+        }
+    }
+    body.push_str("]}");
+    Ok(body)
 }

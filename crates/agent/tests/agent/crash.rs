@@ -1,0 +1,281 @@
+//! kill -9 at every place where a process can be killed: nothing is lost, nothing is done twice, and the conversation stays
+//! one that a model takes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use sandbar_agent::records::{AppendError, Entry, Head, MemoryRunRecords, RunRecord, RunRecordsError};
+use sandbar_agent::{Message, Model, Plan, Run, RunId, RunRecords, StopReason};
+use serde_json::json;
+
+use crate::support::{Puppet, Rig, bash, call, done, plan, quick, results, says};
+
+/// Where the process is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kill {
+    Before,
+    After,
+}
+
+/// Records that stop the world at a write: nobody who waits for it ever goes on.
+struct Deadly {
+    inner: Arc<MemoryRunRecords>,
+    writes: AtomicU64,
+    at: u64,
+    kill: Kill,
+    dead: tokio::sync::Notify,
+}
+
+impl Deadly {
+    async fn die(&self) {
+        self.dead.notify_one();
+        std::future::pending::<()>().await;
+    }
+}
+
+#[async_trait]
+impl RunRecords for Deadly {
+    async fn begin(&self, run: &RunRecord) -> Result<(), RunRecordsError> {
+        self.inner.begin(run).await
+    }
+
+    async fn append(&self, id: &RunId, count: u64, entries: &[Entry], head: &Head) -> Result<(), AppendError> {
+        let is_it = self.writes.fetch_add(1, Ordering::SeqCst) == self.at;
+        if is_it && self.kill == Kill::Before {
+            self.die().await;
+        }
+        self.inner.append(id, count, entries, head).await?;
+        if is_it {
+            self.die().await;
+        }
+        Ok(())
+    }
+
+    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, RunRecordsError> {
+        self.inner.run(id).await
+    }
+
+    async fn runs(&self) -> Result<Vec<RunRecord>, RunRecordsError> {
+        self.inner.runs().await
+    }
+
+    async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError> {
+        self.inner.entries(id, skip).await
+    }
+
+    async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {
+        self.inner.replan(id, plan).await
+    }
+
+    async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
+        self.inner.ask_to_cancel(id).await
+    }
+
+    async fn forget_cancel(&self, id: &RunId) -> Result<(), RunRecordsError> {
+        self.inner.forget_cancel(id).await
+    }
+
+    async fn touch(&self, id: &RunId, now: Timestamp) -> Result<bool, RunRecordsError> {
+        self.inner.touch(id, now).await
+    }
+}
+
+const TURNS: usize = 12;
+
+/// A model that counts to twelve in a file, one number a turn, and looks before it repeats what nobody knows of: as a good
+/// model does. It knows nothing but the conversation.
+fn counting() -> Arc<dyn Model> {
+    Arc::new(Puppet::new(|_, messages| {
+        let said = results(messages);
+        let ids: Vec<&str> = messages.iter().flat_map(Message::calls).map(|call| call.id.as_str()).collect();
+        let last = ids.last().copied().unwrap_or_default();
+        let heard = said.last().map(String::as_str).unwrap_or_default();
+        let number: usize = last.split('_').nth(1).and_then(|number| number.parse().ok()).unwrap_or(0);
+        // The step's own call comes second, after a read.
+        if heard.starts_with("outcome unknown:") {
+            return says(vec![bash(&format!("look_{number}_{}", ids.len()), "cat count")]);
+        }
+        let missing = last.starts_with("look") && !heard.lines().any(|line| line == number.to_string());
+        let next = if missing { number } else { number + 1 };
+        if next > TURNS {
+            return done();
+        }
+        let read = call(&format!("read_{next}_{}", ids.len()), "glob", json!({ "pattern": "*" }));
+        says(vec![read, bash(&format!("step_{next}_{}", ids.len()), &format!("echo {next} >> count"))])
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_write_a_run_of_twelve_turns_ends_the_same() {
+    let expected: String = (1..=TURNS).map(|number| format!("{number}\n")).collect();
+    let mut unknown = 0;
+    for kill in [Kill::Before, Kill::After] {
+        for at in 0.. {
+            let rig = Rig::new();
+            let inner = Arc::new(MemoryRunRecords::default());
+            let deadly = Arc::new(Deadly {
+                inner: Arc::clone(&inner),
+                writes: AtomicU64::new(0),
+                at,
+                kill,
+                dead: tokio::sync::Notify::new(),
+            });
+            let rig = Rig { records: Arc::clone(&deadly) as Arc<dyn RunRecords>, ..rig };
+            let id = RunId::new();
+            let work = async {
+                let run = Run::begin(rig.parts(counting()), id.clone(), plan(quick())).await.expect("begun");
+                run.drive().await.expect("an end")
+            };
+            let finished = tokio::select! {
+                biased;
+                report = work => Some(report),
+                () = deadly.dead.notified() => None,
+            };
+            let memory = Arc::clone(&rig.memory);
+            let count = || memory.get("/home/user/count").map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            if let Some(report) = finished {
+                assert_eq!((report.stop_reason, count()), (StopReason::Completed, Some(expected.clone())));
+                assert!(at > 2 * TURNS as u64, "there are more writes than {at}");
+                break;
+            }
+            // What was begun in the sandbox goes on without us.
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            let rig = Rig { records: inner, ..rig };
+            let again = match Run::resume(rig.parts(counting()), id.clone()).await {
+                Ok(run) => run.drive().await.expect("an end"),
+                // It was killed just after the last word was written.
+                Err(error) => {
+                    assert!(matches!(error, sandbar_agent::RunError::Completed(_)), "{error}");
+                    assert_eq!(count().as_ref(), Some(&expected));
+                    continue;
+                }
+            };
+            assert_eq!(again.stop_reason, StopReason::Completed, "{kill:?} {at}: {}", again.message);
+            assert_eq!(
+                count().as_ref(),
+                Some(&expected),
+                "killed {kill:?} write {at}: {:#?}",
+                results(&again.conversation)
+            );
+            unknown += results(&again.conversation).iter().filter(|text| text.starts_with("outcome unknown:")).count();
+            check_record(&rig, &id).await;
+        }
+    }
+    // Between the beginning and the end of a call nobody can know; anywhere else everybody does.
+    assert_eq!(unknown, 2 * TURNS);
+}
+
+/// One beginning and one end for every call, over both processes.
+async fn check_record(rig: &Rig, id: &RunId) {
+    let entries = rig.records.entries(id, 0).await.expect("entries");
+    let of = |kind: &str| {
+        let mut ids: Vec<String> = entries
+            .iter()
+            .map(|entry| serde_json::to_value(&entry.happened).expect("an event"))
+            .filter(|event| event["type"] == kind)
+            .map(|event| event["id"].as_str().expect("an id").to_owned())
+            .collect();
+        ids.sort();
+        ids
+    };
+    let (begun, ended) = (of("tool_call_started"), of("tool_call_finished"));
+    assert_eq!(begun, ended);
+    assert!(begun.is_sorted_by(|a, b| a < b), "a call was begun twice: {begun:?}");
+    assert!(entries.is_sorted_by(|a, b| a.happened.seq < b.happened.seq));
+}
+
+#[tokio::test]
+async fn what_can_be_checked_is_told() {
+    for (content, found) in
+        [("new\n", "has exactly this content now"), ("old\n", "exists with other content"), ("", "does not exist")]
+    {
+        let rig = Rig::new();
+        let (inner, id) = (Arc::new(MemoryRunRecords::default()), RunId::new());
+        // The third write is the one that begins the call.
+        let deadly = Arc::new(Deadly {
+            inner: Arc::clone(&inner),
+            writes: AtomicU64::new(0),
+            at: 2,
+            kill: Kill::After,
+            dead: tokio::sync::Notify::new(),
+        });
+        let rig = Rig { records: Arc::clone(&deadly) as Arc<dyn RunRecords>, ..rig };
+        let model = || {
+            Arc::new(Puppet::new(|_, messages| match messages.len() {
+                1 => says(vec![
+                    call("w", "write_file", json!({ "path": "/home/user/x", "content": "new\n" })),
+                    bash("b", "echo on"),
+                ]),
+                _ => done(),
+            }))
+        };
+        let work =
+            async { Run::begin(rig.parts(model()), id.clone(), plan(quick())).await.expect("begun").drive().await };
+        tokio::select! {
+            _ = work => panic!("it was not killed"),
+            () = deadly.dead.notified() => {}
+        }
+        if !content.is_empty() {
+            rig.memory.put("/home/user/x", content);
+        }
+        let rig = Rig { records: inner, ..rig };
+        let report = Run::resume(rig.parts(model()), id).await.expect("resumed").drive().await.expect("an end");
+        let all = results(&report.conversation);
+        assert!(all[0].starts_with("outcome unknown: ") && all[0].contains(found), "{}", all[0]);
+        // What had not begun is made as if nothing had happened.
+        assert_eq!(all[1], "on\n[exit 0]");
+    }
+}
+
+#[tokio::test]
+async fn a_script_goes_on_where_it_was_and_looks_first_if_it_can() {
+    let rig = Rig::new();
+    let (inner, id) = (Arc::new(MemoryRunRecords::default()), RunId::new());
+    let deadly = Arc::new(Deadly {
+        inner: Arc::clone(&inner),
+        writes: AtomicU64::new(0),
+        at: 4,
+        kill: Kill::After,
+        dead: tokio::sync::Notify::new(),
+    });
+    let rig = Rig { records: Arc::clone(&deadly) as Arc<dyn RunRecords>, ..rig };
+    let turn = |command: &str| json!({ "tool_calls": [{ "name": "bash", "input": { "command": command } }] });
+    let model = || {
+        let mut third = turn("echo three >> log");
+        third["if_interrupted"] = turn("test -f log && echo looked >> log");
+        crate::support::script(&json!([turn("echo one >> log"), turn("echo two >> other"), third, { "text": "Done." }]))
+    };
+    let work = async { Run::begin(rig.parts(model()), id.clone(), plan(quick())).await.expect("begun").drive().await };
+    tokio::select! {
+        _ = work => panic!("it was not killed"),
+        () = deadly.dead.notified() => {}
+    }
+    let rig = Rig { records: inner, ..rig };
+    let report = Run::resume(rig.parts(model()), id).await.expect("resumed").drive().await.expect("an end");
+    assert_eq!((report.stop_reason, report.text.as_str()), (StopReason::Completed, "Done."));
+    assert_eq!(rig.memory.get("/home/user/log").expect("the file"), "one\nlooked\nthree\n");
+}
+
+#[tokio::test]
+async fn two_processes_do_not_drive_one_run() {
+    let rig = Rig::new();
+    let slow = || {
+        Arc::new(Puppet::new(|turn, _| {
+            if turn < 3 { says(vec![bash(&format!("t{turn}{:x}", rand_like()), "echo x")]) } else { done() }
+        }))
+    };
+    let id = RunId::new();
+    let first = Run::begin(rig.parts(slow()), id.clone(), plan(quick())).await.expect("begun");
+    let second = Run::resume(rig.parts(slow()), id.clone()).await.expect("resumed");
+    let taken = first.drive().await.err().expect("it was taken");
+    assert!(matches!(taken, sandbar_agent::RunError::Taken(_)), "{taken}");
+    assert_eq!(second.drive().await.expect("an end").stop_reason, StopReason::Completed);
+}
+
+/// Ids differ between the two.
+fn rand_like() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

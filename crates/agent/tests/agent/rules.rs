@@ -1,0 +1,482 @@
+//! The rules of the loop, one after the other.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use sandbar_agent::approval::{Answer, Decision, Desk, Policy, Rule};
+use sandbar_agent::{
+    Block, Committed, Event, Happened, Message, Phase, Plan, Run, RunError, RunId, Settings, StopReason, Workplace,
+    WorkplaceError,
+};
+use serde_json::{Value, json};
+use tools::{ErrorCode, Step, ToolDispatcher, ToolResult, Watch};
+
+use crate::support::{Puppet, Rig, bash, call, check_ended, done, plan, quick, results, says, script};
+
+fn finished<'a>(events: &'a [Happened], id: &str) -> &'a Event {
+    let of = |one: &&Happened| matches!(&one.event, Event::ToolCallFinished { id: ended, .. } if ended == id);
+    &events.iter().find(of).unwrap_or_else(|| panic!("{id} has no end")).event
+}
+
+#[tokio::test]
+async fn a_script_is_followed_to_its_end() {
+    let rig = Rig::new();
+    let model = script(&json!([
+        { "text": "I write.", "tool_calls": [{ "name": "write_file", "input": { "path": "a.txt", "content": "hello\n" } }] },
+        { "expect": "Created", "tool_calls": [{ "name": "bash", "input": { "command": "cat a.txt" } }] },
+        { "expect": ["hello", "[exit 0]"], "text": "It is written." },
+    ]));
+    let (report, events) = rig.run(model, plan(quick())).await;
+    assert_eq!((report.stop_reason, report.turns, report.text.as_str()), (StopReason::Completed, 3, "It is written."));
+    assert_eq!(report.files_changed, ["/home/user/a.txt"]);
+    let kinds: Vec<String> = events
+        .iter()
+        .map(|one| serde_json::to_value(&one.event).expect("an event")["type"].as_str().expect("a type").to_owned())
+        .collect();
+    let expected = "run_started nudge turn_started text_delta message usage tool_call_started tool_call_finished observed turn_started \
+                    usage tool_call_started tool_call_finished observed turn_started text_delta message usage run_finished";
+    assert_eq!(kinds.join(" "), expected);
+    let wrong = script(&json!([
+        { "tool_calls": [{ "name": "bash", "input": { "command": "echo no" } }] },
+        { "expect": "yes", "text": "?" },
+    ]));
+    let (report, _) = Rig::new().run(wrong, plan(quick())).await;
+    assert_eq!(report.stop_reason, StopReason::ProviderError);
+    assert!(report.message.contains("turn 2 of the script expects \"yes\""), "{}", report.message);
+}
+
+/// Tools that take a moment each and note who was there at the same time.
+#[derive(Default)]
+struct Busy {
+    now: Mutex<Vec<String>>,
+    log: Mutex<Vec<(String, Vec<String>)>>,
+    most: AtomicUsize,
+}
+
+#[async_trait]
+impl ToolDispatcher for Busy {
+    async fn dispatch_watched(&self, name: &str, input: Value, _watch: Watch) -> ToolResult {
+        let id = input["path"].as_str().or_else(|| input["command"].as_str()).unwrap_or(name).to_owned();
+        {
+            let mut now = self.now.lock().expect("fine");
+            self.log.lock().expect("fine").push((id.clone(), now.clone()));
+            now.push(id.clone());
+            self.most.fetch_max(now.len(), Ordering::SeqCst);
+        }
+        if id == "panic" {
+            panic!("on purpose");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        self.now.lock().expect("fine").retain(|other| *other != id);
+        ToolResult { is_error: false, code: None, content: vec![tools::Block::Text(id)], structured: json!({}) }
+    }
+
+    async fn close(&self) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_run_side_by_side_and_writes_alone() {
+    let busy = Arc::new(Busy::default());
+    let rig = Rig { tools: Arc::clone(&busy) as Arc<dyn ToolDispatcher>, ..Rig::new() };
+    let read = |id: &str| call(id, "read_file", json!({ "path": id }));
+    let mut all: Vec<Block> = (0..14).map(|number| read(&format!("r{number}"))).collect();
+    all.insert(3, bash("w1", "w1"));
+    all.insert(6, call("w2", "write_file", json!({ "path": "w2", "content": "" })));
+    all.push(bash("w3", "w3"));
+    let ids: Vec<String> = Message { role: sandbar_agent::Role::Assistant, content: all.clone() }
+        .calls()
+        .map(|call| call.id.clone())
+        .collect();
+    let model = Puppet::new(move |turn, _| if turn == 0 { says(all.clone()) } else { done() });
+    let (report, _) = rig.run(Arc::new(model), plan(quick())).await;
+    assert_eq!(results(&report.conversation), ids);
+    assert_eq!(busy.most.load(Ordering::SeqCst), 8);
+    let log = busy.log.lock().expect("fine");
+    let order = |id: &str| log.iter().position(|(one, _)| one == id).expect("it ran");
+    for write in ["w1", "w2", "w3"] {
+        let (_, beside) = &log[order(write)];
+        assert!(beside.is_empty(), "{write} ran beside {beside:?}");
+    }
+    assert!(log.iter().all(|(_, beside)| beside.iter().all(|id| id.starts_with('r'))));
+    for (before, after) in [("r2", "w1"), ("w1", "r3"), ("r4", "w2"), ("w2", "r5"), ("r13", "w3")] {
+        assert!(order(before) < order(after), "{before} before {after}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_panics_gives_a_result_and_the_rest_still_runs() {
+    let rig = Rig { tools: Arc::new(Busy::default()), ..Rig::new() };
+    let model = Puppet::new(|turn, _| match turn {
+        0 => says(vec![bash("a", "first"), bash("b", "panic"), bash("c", "last")]),
+        _ => done(),
+    });
+    let (report, events) = rig.run(Arc::new(model), plan(quick())).await;
+    let results = results(&report.conversation);
+    assert!(results[0] == "first" && results[1].contains("mistake") && results[2] == "last", "{results:?}");
+    assert!(matches!(finished(&events, "b"), Event::ToolCallFinished { code: Some(code), .. } if code == "internal"));
+}
+
+#[tokio::test]
+async fn malformed_answers_end_a_run_after_three() {
+    let turns = |good: Option<usize>| {
+        Puppet::new(move |turn, _| match turn {
+            turn if Some(turn) == good => says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]),
+            turn if turn < 5 => says(vec![call(&format!("t{turn}"), "fly", json!({}))]),
+            _ => done(),
+        })
+    };
+    let (report, _) = Rig::new().run(Arc::new(turns(None)), plan(quick())).await;
+    assert_eq!((report.stop_reason, report.turns), (StopReason::FormatErrors, 3));
+    let (report, _) = Rig::new().run(Arc::new(turns(Some(2))), plan(quick())).await;
+    assert_eq!(report.stop_reason, StopReason::Completed);
+}
+
+#[tokio::test]
+async fn limits_end_a_run_and_say_so() {
+    let endless = || Puppet::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
+    let (report, events) = Rig::new().run(Arc::new(endless()), plan(Settings { max_turns: 3, ..quick() })).await;
+    assert_eq!((report.stop_reason, report.turns), (StopReason::MaxTurns, 3));
+    let last_heard = report.conversation[4].text();
+    assert_eq!(last_heard, "This is your last turn; answer now without tools.");
+    assert_eq!(results(&report.conversation)[2], "Not executed: this was the last turn.");
+    assert!(
+        events.iter().any(|one| matches!(one.event, Event::Saved { .. }))
+            && events.iter().any(|one| matches!(one.event, Event::Paused { .. }))
+    );
+    assert!(report.message.contains("3 turns") && report.message.contains("paused"), "{}", report.message);
+
+    let (report, _) =
+        Rig::new().run(Arc::new(endless()), plan(Settings { max_tokens_total: Some(100), ..quick() })).await;
+    assert_eq!(report.stop_reason, StopReason::MaxTokensTotal);
+    let (report, _) =
+        Rig::new().run(Arc::new(endless()), plan(Settings { max_cost_usd: Some(0.0001), ..quick() })).await;
+    assert_eq!(report.stop_reason, StopReason::MaxCost);
+    let refused = Run::begin(
+        Rig::new().parts(Arc::new(endless().without_price())),
+        RunId::new(),
+        plan(Settings { max_cost_usd: Some(1.0), ..quick() }),
+    );
+    assert!(matches!(refused.await.err(), Some(RunError::NoPrice(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wall_clock_ends_a_run_even_while_it_waits() {
+    let busy = || {
+        Puppet::new(|_, _| {
+            Err(sandbar_agent::model::ModelError::Busy {
+                message: "busy".into(),
+                retry_after: Some(Duration::from_secs(500)),
+            })
+        })
+    };
+    let settings = Settings { wall_clock: Some(Duration::from_secs(90)), ..quick() };
+    let begun = tokio::time::Instant::now();
+    let (report, _) = Rig::new().run(Arc::new(busy()), plan(settings)).await;
+    assert_eq!(report.stop_reason, StopReason::WallClock);
+    assert_eq!(begun.elapsed().as_secs(), 90);
+}
+
+#[tokio::test]
+async fn circles_are_noticed_and_ended() {
+    let model = || Puppet::new(|turn, _| says(vec![bash(&format!("t{turn}"), "cat nothing")]));
+    let (report, events) = Rig::new().run(Arc::new(model()), plan(quick())).await;
+    assert_eq!((report.stop_reason, report.turns), (StopReason::Stuck, 5));
+    let all = results(&report.conversation);
+    assert!(all[2].ends_with("You have made this exact call 3 times with the same result. Change approach or finish."));
+    assert_eq!(
+        events.iter().filter(|one| matches!(&one.event, Event::Nudge { text } if text.starts_with("You have"))).count(),
+        1
+    );
+    let off = Settings { stuck_detection: false, max_turns: 8, ..quick() };
+    assert_eq!(Rig::new().run(Arc::new(model()), plan(off)).await.0.stop_reason, StopReason::MaxTurns);
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeouts_in_a_row_end_a_run() {
+    let rig = Rig::new();
+    rig.memory.on("hang", [Step::Never]);
+    let model = Puppet::new(|turn, _| {
+        says(vec![call(&format!("t{turn}"), "bash", json!({ "command": format!("hang {turn}"), "timeout": 1 }))])
+    });
+    let (report, _) = rig.run(Arc::new(model), plan(quick())).await;
+    assert_eq!((report.stop_reason, report.turns), (StopReason::ConsecutiveTimeouts, 3));
+    assert_eq!(rig.memory.processes(), 0);
+}
+
+/// A sandbox that is gone.
+struct Gone;
+
+#[async_trait]
+impl ToolDispatcher for Gone {
+    async fn dispatch_watched(&self, _name: &str, _input: Value, _watch: Watch) -> ToolResult {
+        let code = ErrorCode::SandboxUnavailable;
+        ToolResult {
+            is_error: true,
+            code: Some(code),
+            content: vec![tools::Block::Text("gone".into())],
+            structured: json!({}),
+        }
+    }
+
+    async fn close(&self) {}
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_gone_ends_a_run() {
+    let rig = Rig { tools: Arc::new(Gone), ..Rig::new() };
+    let model = Puppet::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
+    let (report, _) = rig.run(Arc::new(model), plan(quick())).await;
+    assert_eq!(report.stop_reason, StopReason::SandboxLost);
+}
+
+#[tokio::test]
+async fn answers_without_calls_are_asked_to_go_on_only_so_often() {
+    let model = Puppet::new(|_, _| {
+        let mut turn = says(vec![Block::Text("And then".into())])?;
+        turn.stop = sandbar_agent::model::ModelStop::MaxTokens;
+        Ok(turn)
+    });
+    let (report, _) = Rig::new().run(Arc::new(model), plan(quick())).await;
+    assert_eq!((report.stop_reason, report.turns), (StopReason::Completed, 3));
+    assert_eq!(report.conversation[2].text(), "Continue.");
+    let empty = Puppet::new(|_, _| says(Vec::new()));
+    let (report, _) = Rig::new().run(Arc::new(empty), plan(quick())).await;
+    assert_eq!(report.stop_reason, StopReason::Completed);
+}
+
+#[tokio::test]
+async fn cancelling_a_command_ends_it_within_two_seconds() {
+    let rig = Rig::new();
+    rig.memory.on("hang", [Step::Never]);
+    let model = Puppet::new(|turn, _| match turn {
+        0 => says(vec![bash("a", "echo one"), bash("b", "hang"), bash("c", "echo three")]),
+        _ => done(),
+    });
+    let mut watcher = rig.feed.watch();
+    let run = Run::begin(rig.parts(Arc::new(model)), RunId::new(), plan(quick())).await.expect("begun");
+    let id = run.id().clone();
+    let driven = tokio::spawn(run.drive());
+    let mut events = Vec::new();
+    loop {
+        let next = watcher.next().await.expect("more to come");
+        let hangs = matches!(&next.event, Event::ToolCallStarted { id, .. } if id == "b");
+        events.push(next);
+        if hangs {
+            break;
+        }
+    }
+    let begun = Instant::now();
+    rig.cancel.cancel();
+    let report = driven.await.expect("no panic").expect("an end");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    events.extend(watcher.drain());
+    check_ended(&report, &events);
+    assert_eq!(report.stop_reason, StopReason::Cancelled);
+    let all = results(&report.conversation);
+    assert!(
+        all[0] == "one\n[exit 0]" && all[1].contains("Stopped by the user") && all[2] == "Not executed: cancelled.",
+        "{all:?}"
+    );
+    assert_eq!(rig.memory.processes(), 0);
+    // It goes on from there.
+    let rig = Rig { cancel: tokio_util::sync::CancellationToken::new(), ..rig };
+    let report = Run::resume(rig.parts(Arc::new(Puppet::new(|_, _| done()))), id.clone())
+        .await
+        .expect("resumed")
+        .drive()
+        .await
+        .expect("an end");
+    assert_eq!(report.stop_reason, StopReason::Completed);
+    assert_eq!(report.conversation[2].text(), "The run was stopped and goes on now.");
+    assert!(matches!(
+        Run::resume(rig.parts(Arc::new(Puppet::new(|_, _| done()))), id).await.err(),
+        Some(RunError::Completed(_))
+    ));
+}
+
+#[tokio::test]
+async fn a_wish_to_cancel_reaches_whoever_drives_the_run() {
+    let rig = Rig::new();
+    rig.memory.on("hang", [Step::Never]);
+    let model = Puppet::new(|_, _| says(vec![bash("a", "hang")]));
+    let run = Run::begin(rig.parts(Arc::new(model)), RunId::new(), plan(quick())).await.expect("begun");
+    let id = run.id().clone();
+    let (report, asked) = tokio::join!(run.drive(), rig.records.ask_to_cancel(&id));
+    assert!(asked.expect("asked"));
+    assert_eq!(report.expect("an end").stop_reason, StopReason::Cancelled);
+}
+
+#[tokio::test]
+async fn ends_of_background_tasks_are_told_once() {
+    let rig = Rig::new();
+    rig.memory.on("serve", [Step::Sleep(Duration::from_millis(1700)), Step::Exit(3)]);
+    let model = Puppet::new(|turn, _| match turn {
+        0 => says(vec![call("a", "bash", json!({ "command": "serve", "run_in_background": true }))]),
+        1 => says(vec![bash("b", "sleep 3")]),
+        2 => says(vec![bash("c", "echo more")]),
+        _ => done(),
+    });
+    tokio::time::pause();
+    let (report, events) = rig.run(Arc::new(model), plan(quick())).await;
+    let exits: Vec<&Event> = events
+        .iter()
+        .map(|one| &one.event)
+        .filter(|event| matches!(event, Event::BackgroundExited { exit_code: 3, .. }))
+        .collect();
+    assert_eq!(exits.len(), 1, "{:?}", results(&report.conversation));
+    let notices: Vec<String> = report
+        .conversation
+        .iter()
+        .skip(1)
+        .filter(|message| message.role == sandbar_agent::Role::User)
+        .map(Message::text)
+        .collect();
+    assert!(
+        notices[1].starts_with("[Background task ") && notices[0].is_empty() && notices[2].is_empty(),
+        "{notices:?}"
+    );
+    assert!(!results(&report.conversation).iter().any(|text| text.contains("has ended")));
+    assert!(report.background_tasks.is_empty());
+}
+
+/// A place that keeps count, and has a secret.
+#[derive(Default)]
+struct Place {
+    log: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl Workplace for Place {
+    async fn save(&self) -> Result<Option<String>, WorkplaceError> {
+        self.log.lock().expect("fine").push("save".into());
+        Ok(Some("snapshot-1".into()))
+    }
+
+    async fn pause(&self) -> Result<(), WorkplaceError> {
+        self.log.lock().expect("fine").push("pause".into());
+        Err(WorkplaceError { what: "pause", source: "not today".into() })
+    }
+
+    async fn commit_phase(&self, message: &str) -> Result<Committed, WorkplaceError> {
+        self.log.lock().expect("fine").push(message.into());
+        Ok(Committed { commit: Some("abc".into()), ..Committed::default() })
+    }
+
+    fn mask(&self, text: &str) -> String {
+        text.replace("hunter2", "[masked]")
+    }
+}
+
+#[tokio::test]
+async fn secrets_reach_neither_the_model_nor_a_watcher() {
+    let rig = Rig { workplace: Arc::new(Place::default()), ..Rig::new() };
+    let model = Arc::new(Puppet::new(|turn, _| match turn {
+        0 => says(vec![Block::Text("pass hunter2".into()), bash("a", "echo it is hunter2; echo hunter2 >> x")]),
+        1 => says(vec![call("b", "read_file", json!({ "path": "x" }))]),
+        _ => done(),
+    }));
+    let (report, events) = rig.run(Arc::clone(&model) as Arc<_>, plan(quick())).await;
+    let told = serde_json::to_string(&events).expect("events");
+    assert!(!told.contains("hunter2") && told.contains("[masked]"), "{told}");
+    assert!(results(&report.conversation).iter().all(|text| text.contains("[masked]") && !text.contains("hunter2")));
+    assert_eq!(rig.memory.get("/home/user/x").expect("the file"), "hunter2\n");
+}
+
+#[tokio::test]
+async fn phases_are_kept_one_by_one_and_a_limit_saves_and_pauses() {
+    let place = Arc::new(Place::default());
+    let rig = Rig { workplace: Arc::clone(&place) as Arc<_>, ..Rig::new() };
+    let phases = ["Build it.\nWell.", "Test it."].map(|goal| Phase { goal: goal.into() });
+    let model = Puppet::new(|turn, _| if turn == 1 { says(vec![bash("a", "echo x")]) } else { done() });
+    let (report, events) = rig.run(Arc::new(model), Plan { phases: phases.into(), ..plan(quick()) }).await;
+    assert_eq!((report.stop_reason, report.turns), (StopReason::Completed, 3));
+    assert_eq!(*place.log.lock().expect("fine"), ["Phase 1: Build it.", "Phase 2: Test it."]);
+    assert!(report.conversation[0].text().contains("Phase 1 of 2: Build it.\nWell."));
+    assert!(report.conversation[2].text().contains("Phase 2 of 2: Test it."));
+    assert!(
+        events
+            .iter()
+            .any(|one| matches!(&one.event, Event::PhaseFinished { phase: 2, commit: Some(id), .. } if id == "abc"))
+    );
+
+    place.log.lock().expect("fine").clear();
+    let endless = Puppet::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
+    let (report, events) = rig.run(Arc::new(endless), plan(Settings { max_turns: 2, ..quick() })).await;
+    assert_eq!(*place.log.lock().expect("fine"), ["save", "pause"]);
+    assert!(report.message.contains("saved, but the sandbox could not be paused"), "{}", report.message);
+    assert!(
+        events
+            .iter()
+            .any(|one| matches!(&one.event, Event::Saved { snapshot: Some(name), .. } if name == "snapshot-1"))
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_allowed_is_a_result() {
+    let rule =
+        |tool: &str, pattern: &str, decision| Rule { tool: tool.into(), pattern: Some(pattern.into()), decision };
+    let policy = Policy {
+        rules: vec![rule("bash", "rm ", Decision::Deny), rule("bash", "push", Decision::Ask)],
+        otherwise: Decision::Allow,
+    };
+    let desk = Arc::new(Desk::default());
+    let rig = Rig { approver: Arc::clone(&desk) as Arc<_>, ..Rig::new() };
+    let model = Puppet::new(|turn, _| match turn {
+        0 => says(vec![bash("a", "rm x"), bash("b", "echo push"), bash("c", "echo push it"), bash("d", "echo ok")]),
+        _ => done(),
+    });
+    let mut watcher = rig.feed.watch();
+    let run =
+        Run::begin(rig.parts(Arc::new(model)), RunId::new(), Plan { policy, ..plan(quick()) }).await.expect("begun");
+    let name = run.id().to_string();
+    let answering = async {
+        let mut events = Vec::new();
+        while let Some(next) = watcher.next().await {
+            if let Event::ApprovalAsked { id, .. } = &next.event {
+                let answer = if id == "b" { Answer::Allow } else { Answer::Deny(Some("not now".into())) };
+                // The question is told just before it lies on the desk.
+                while !desk.reply(&name, id, answer.clone()) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            let last = matches!(next.event, Event::RunFinished { .. });
+            events.push(next);
+            if last {
+                break;
+            }
+        }
+        events
+    };
+    let (report, events) = tokio::join!(run.drive(), answering);
+    let report = report.expect("an end");
+    check_ended(&report, &events);
+    let all = results(&report.conversation);
+    assert!(all[0].starts_with("Denied: the policy"), "{all:?}");
+    assert_eq!(all[1..], ["push\n[exit 0]", "Denied by the user: not now", "ok\n[exit 0]"]);
+}
+
+#[tokio::test]
+async fn long_output_is_cut_to_the_loops_own_budget() {
+    let rig = Rig::new();
+    let model = Puppet::new(|turn, _| match turn {
+        0 => says(vec![bash("a", "seq 1 7000"), bash("b", "seq 1 40000"), bash("c", "seq 1 100")]),
+        1 => says((0..4).map(|number| bash(&format!("d{number}"), &format!("seq {number} 5000"))).collect()),
+        _ => done(),
+    });
+    let (report, events) = rig.run(Arc::new(model), plan(quick())).await;
+    let all = results(&report.conversation);
+    for text in &all[..2] {
+        assert!(text.chars().count() <= 30_000 && text.ends_with("\n[exit 0]"), "{}", text.chars().count());
+        assert!(text.contains("output truncated at 30000 chars. Full output: /"), "{text}");
+    }
+    // The counts are those of the whole output, also of what the dispatcher had cut before.
+    assert!(all[1].contains(" of 40000; "), "{}", &all[1][..all[1].find("seq").unwrap_or(2000).min(2000)]);
+    assert!(!all[2].contains("truncated"));
+    assert!(all[3..7].iter().map(|text| text.chars().count()).sum::<usize>() <= 60_000);
+    assert!(matches!(finished(&events, "a"), Event::ToolCallFinished { truncated: true, .. }));
+    let path = all[0].split("Full output: ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a path");
+    let kept = String::from_utf8(rig.memory.get(path).expect("it is kept").to_vec()).expect("text");
+    assert!(kept.starts_with("1\n2\n") && kept.contains("\n7000\n"));
+}

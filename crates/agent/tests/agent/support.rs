@@ -1,0 +1,208 @@
+//! A run on tools in memory, with a model that a test plays.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandbar_agent::approval::{Approver, Nobody, Policy};
+use sandbar_agent::model::scripted::Scripted;
+use sandbar_agent::model::{Delta, ModelError, ModelStop, Price, Purpose, Request, Tell, Turn, Usage};
+use sandbar_agent::records::MemoryRunRecords;
+use sandbar_agent::{
+    Block, Event, Feed, Happened, Message, Model, Parts, PlainWorkplace, Plan, Report, Run, RunId, RunRecords,
+    Settings, ToolUse, Workplace,
+};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+use tools::{InMemoryToolDispatcher, ToolDispatcher};
+
+use crate::valid::wrong_with;
+
+/// Everything around a model.
+pub(crate) struct Rig {
+    pub(crate) memory: Arc<InMemoryToolDispatcher>,
+    pub(crate) tools: Arc<dyn ToolDispatcher>,
+    pub(crate) records: Arc<dyn RunRecords>,
+    pub(crate) workplace: Arc<dyn Workplace>,
+    pub(crate) approver: Arc<dyn Approver>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) feed: Feed,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let memory = Arc::new(InMemoryToolDispatcher::new());
+        Self {
+            tools: Arc::clone(&memory) as Arc<dyn ToolDispatcher>,
+            memory,
+            records: Arc::new(MemoryRunRecords::default()),
+            workplace: Arc::new(PlainWorkplace),
+            approver: Arc::new(Nobody),
+            cancel: CancellationToken::new(),
+            feed: Feed::default(),
+        }
+    }
+
+    pub(crate) fn parts(&self, model: Arc<dyn Model>) -> Parts {
+        Parts {
+            model,
+            tools: Arc::clone(&self.tools),
+            workplace: Arc::clone(&self.workplace),
+            records: Arc::clone(&self.records),
+            approver: Arc::clone(&self.approver),
+            feed: self.feed.clone(),
+            cancel: self.cancel.clone(),
+        }
+    }
+
+    /// Runs to the end, and checks what must hold for every run.
+    pub(crate) async fn run(&self, model: Arc<dyn Model>, plan: Plan) -> (Report, Vec<Happened>) {
+        let mut watcher = self.feed.watch();
+        let run = Run::begin(self.parts(model), RunId::new(), plan).await.expect("the run begins");
+        let report = run.drive().await.expect("the run ends");
+        let events = watcher.drain();
+        check_ended(&report, &events);
+        (report, events)
+    }
+}
+
+/// A conversation that could be sent, events in order, and one end for every beginning.
+#[track_caller]
+pub(crate) fn check_ended(report: &Report, events: &[Happened]) {
+    let mut conversation = report.conversation.clone();
+    if conversation.last().is_some_and(|last| last.calls().next().is_some()) {
+        panic!("calls without results at the end: {conversation:?}");
+    }
+    conversation.retain(|message| !message.content.is_empty());
+    let wire = serde_json::to_value(&conversation).expect("messages serialise");
+    assert_eq!(wrong_with(&wire), None, "{wire:#}");
+    assert!(events.is_sorted_by(|a, b| a.seq < b.seq), "events out of order");
+    for happened in events {
+        if let Event::ToolCallStarted { id, .. } = &happened.event {
+            let ends = events
+                .iter()
+                .filter(|one| matches!(&one.event, Event::ToolCallFinished { id: ended, .. } if ended == id));
+            assert_eq!(ends.count(), 1, "ends of {id}");
+        }
+    }
+    let last = events.last().map(|one| &one.event);
+    assert!(matches!(last, Some(Event::RunFinished { .. })), "the last event is {last:?}");
+}
+
+pub(crate) fn plan(settings: Settings) -> Plan {
+    Plan {
+        goal: "Do it.".into(),
+        phases: Vec::new(),
+        model: "test".into(),
+        workspace: None,
+        system: "You are a test.".into(),
+        settings,
+        policy: Policy::default(),
+        details: Value::Null,
+    }
+}
+
+pub(crate) fn quick() -> Settings {
+    Settings { retry_wait: Duration::from_millis(1), ..Settings::default() }
+}
+
+pub(crate) fn script(turns: &Value) -> Arc<Scripted> {
+    Arc::new(Scripted::new("scripted:test", &json!({ "turns": turns }).to_string()).expect("a script"))
+}
+
+pub(crate) fn call(id: &str, name: &str, input: Value) -> Block {
+    Block::ToolUse(ToolUse { id: id.into(), name: name.into(), input, extra: Map::new() })
+}
+
+pub(crate) fn bash(id: &str, command: &str) -> Block {
+    call(id, "bash", json!({ "command": command }))
+}
+
+pub(crate) fn says(content: Vec<Block>) -> Result<Turn, ModelError> {
+    let calls = content.iter().any(|block| matches!(block, Block::ToolUse(_)));
+    let stop = if calls { ModelStop::ToolUse } else { ModelStop::EndTurn };
+    Ok(Turn { content, stop, usage: Usage::default(), faults: Vec::new() })
+}
+
+pub(crate) fn done() -> Result<Turn, ModelError> {
+    says(vec![Block::Text("Done.".into())])
+}
+
+type Play = dyn Fn(usize, &[Message]) -> Result<Turn, ModelError> + Send + Sync;
+
+/// A model that a test plays: it is given the number of the request, from 0, and the conversation. Every request is checked.
+pub(crate) struct Puppet {
+    play: Box<Play>,
+    count: AtomicUsize,
+    window: u64,
+    price: Option<Price>,
+    pub(crate) requests: Mutex<Vec<(Purpose, String)>>,
+}
+
+impl Puppet {
+    pub(crate) fn new(play: impl Fn(usize, &[Message]) -> Result<Turn, ModelError> + Send + Sync + 'static) -> Self {
+        let price = Price { input: 1.0, output: 1.0, cache_write: 1.0, cache_read: 1.0, long: None };
+        Self {
+            play: Box::new(play),
+            count: AtomicUsize::new(0),
+            window: 200_000,
+            price: Some(price),
+            requests: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn window(self, window: u64) -> Self {
+        Self { window, ..self }
+    }
+
+    pub(crate) fn without_price(self) -> Self {
+        Self { price: None, ..self }
+    }
+}
+
+#[async_trait]
+impl Model for Puppet {
+    fn name(&self) -> &str {
+        "puppet"
+    }
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn longest_answer(&self) -> u64 {
+        1000
+    }
+
+    fn price(&self) -> Option<Price> {
+        self.price
+    }
+
+    async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError> {
+        let wire = serde_json::to_value(request.messages).expect("messages serialise");
+        if let Some(problem) = wrong_with(&wire) {
+            panic!("an invalid request: {problem}\n{wire:#}");
+        }
+        let prompt = request.messages.iter().map(Message::tokens).sum::<u64>();
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push((request.purpose, wire.to_string()));
+        if request.purpose == Purpose::Summary {
+            return says(vec![Block::Text("A summary.".into())]);
+        }
+        let mut turn = (self.play)(self.count.fetch_add(1, Ordering::SeqCst), request.messages)?;
+        for block in &turn.content {
+            if let Block::Text(text) = block {
+                tell(Delta::Text(text));
+            }
+        }
+        if turn.usage == Usage::default() {
+            turn.usage = Usage { input_tokens: prompt, output_tokens: 10, ..Usage::default() };
+        }
+        Ok(turn)
+    }
+}
+
+/// The text of each result that the model was given, in order.
+pub(crate) fn results(conversation: &[Message]) -> Vec<String> {
+    conversation.iter().flat_map(Message::results).map(sandbar_agent::ToolOutcome::text).collect()
+}
