@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tracing::warn;
+
+use crate::chain::chain;
 use crate::config::{Mistake, ObjectsConfig, Variables, WorkspaceConfig};
 use crate::events::Observer;
 use crate::house::Parts;
@@ -10,7 +13,7 @@ use crate::ledger::Ledger;
 use crate::provider::{LocalServer, Orchestrator};
 use crate::records::{DatabaseRecords, Records, RecordsError};
 use crate::settings::Settings;
-use crate::snapshot::{Objects, S3Config, Snapshots, StoreError};
+use crate::snapshot::{Condition, LeftOut, Objects, S3Config, SnapshotOptions, Snapshots, StoreError};
 use crate::workspaces::Workspaces;
 
 /// Where AWS's own programs look.
@@ -32,6 +35,16 @@ pub enum BuildError {
 }
 
 impl ObjectsConfig {
+    /// What snapshots leave out.
+    fn left_out(&self) -> LeftOut {
+        let LeftOut { mut certain, mut likely } = LeftOut::default();
+        for names in [&mut certain, &mut likely] {
+            names.retain(|name| !self.keep.contains(name));
+        }
+        certain.extend(self.leave_out.iter().cloned());
+        LeftOut { certain, likely }
+    }
+
     /// The store that a resolved configuration names: `file:///DIR`, `s3://BUCKET/PREFIX` or `memory://`.
     ///
     /// # Errors
@@ -79,8 +92,54 @@ impl Workspaces {
         let location = config.records.location(variables)?;
         let records: Arc<dyn Records> = Arc::new(DatabaseRecords::open(&location).await?);
         let orchestrator = Orchestrator::from_config(config, variables, local, Arc::clone(&records))?;
-        let snapshots = Snapshots::new(config.objects.open(variables)?);
+        let objects = config.objects.open(variables)?;
+        if config.objects.url.as_ref().is_some_and(|url| url.starts_with("s3://")) {
+            probe(&objects).await;
+        }
+        let snapshots = Snapshots::new(objects);
+        let left_out = config.objects.left_out();
+        let settings = Settings { snapshot: SnapshotOptions { left_out, ..settings.snapshot }, ..settings };
         let ledger = Ledger::new(Arc::clone(&records), config);
         Ok(Self::new(Parts { orchestrator, records, snapshots, ledger, observer, settings }))
+    }
+}
+
+/// A bucket that does not keep conditions, or cannot be used, is told of at the start and not by a loss. What can be done
+/// without it still can be.
+async fn probe(objects: &Objects) {
+    match objects.conditional_puts().await {
+        Ok(found) if found.create == Condition::Ignored => {
+            warn!("the objects' store ignores conditions: only the lease keeps two processes apart");
+        }
+        Ok(_) => {}
+        Err(error) => warn!(error = %chain(&error), "the objects' store cannot be used now"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exclusions_are_configurable() {
+        let folder = |name: &str| name.parse().expect("a folder");
+        let objects =
+            ObjectsConfig { leave_out: vec![folder("cache")], keep: vec![folder("dist")], ..ObjectsConfig::default() };
+        let LeftOut { certain, likely } = objects.left_out();
+        assert!(certain.contains(&folder("cache")) && certain.contains(&folder("node_modules")));
+        assert!(!likely.contains(&folder("dist")) && likely.contains(&folder("build")));
+    }
+
+    #[test]
+    fn stores_are_named_by_url() {
+        let open = |url: &str| {
+            let objects = ObjectsConfig { url: Some(url.to_owned()), ..ObjectsConfig::default() };
+            objects.open(&|_| None).map(drop).map_err(|error| error.to_string())
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        assert_eq!(open(&format!("file://{}", directory.path().display())), Ok(()));
+        assert_eq!((open("memory://"), open("s3://bucket/some/prefix")), (Ok(()), Ok(())));
+        assert!(open("s3://").is_err_and(|said| said.contains("names no bucket")));
+        assert!(open("ftp://x").is_err());
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::Usd;
 use crate::name::ProviderName;
 use crate::provider::{Plan, Price};
+use crate::snapshot::FolderName;
 
 /// Where E2B's own clients look for a key.
 const KEY_VARIABLE: &str = "E2B_API_KEY";
@@ -199,6 +200,13 @@ pub struct ObjectsConfig {
     pub endpoint: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_gib_month: Option<f64>,
+    /// Folders that snapshots leave out besides `node_modules`, `dist` and the like, by name. What git tracks is kept in any
+    /// case.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leave_out: Vec<FolderName>,
+    /// Folders that snapshots keep although they are usually left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub keep: Vec<FolderName>,
 }
 
 /// Where workspaces and their usage are remembered.

@@ -18,7 +18,7 @@ use crate::devserver::DevServer;
 use crate::house::{House, Parts};
 use crate::ledger::Ledger;
 use crate::name::{ProviderName, WorkspaceName};
-use crate::provider::{ANSWER_TIME, CREATION, Limits, Orchestrator, Skipped};
+use crate::provider::{ANSWER_TIME, CREATION, Limits, Orchestrator, Provider, Skipped};
 use crate::records::{RecordsError, UsageQuery, WorkspaceRecord, WorkspaceState};
 use crate::setup::Setup;
 use crate::snapshot::{Listed, ProjectId, Restored, Snapshots, StoreError};
@@ -225,7 +225,7 @@ impl Workspaces {
     pub async fn orphans(&self) -> Result<Vec<Orphan>, OpenError> {
         let mut found = Vec::new();
         let now = self.house.settings.clock.now();
-        for provider in self.house.orchestrator.providers().iter().filter(|provider| provider.unusable().is_none()) {
+        for provider in self.house.asked_for(None).await {
             let rows = match provider.client().await {
                 Ok(client) => client.within(ANSWER_TIME).list(ListQuery::new()).try_collect::<Vec<_>>().await,
                 Err(error) => {
@@ -293,6 +293,21 @@ impl Workspaces {
 }
 
 impl House {
+    /// Providers that were ever asked for a sandbox, for a project or for any. Others have none, and the local one would be
+    /// started by the question.
+    pub(crate) async fn asked_for(&self, project: Option<&ProjectId>) -> Vec<&Provider> {
+        let query = UsageQuery { project: project.map(ToString::to_string), ..UsageQuery::default() };
+        let asked: HashSet<ProviderName> = match self.records.usage(&query).await {
+            Ok(used) => used.creations.into_iter().map(|creation| creation.provider).collect(),
+            Err(error) => {
+                warn!(error = %chain(&error), "the books cannot be read");
+                HashSet::new()
+            }
+        };
+        let usable = |provider: &&Provider| provider.unusable().is_none() && asked.contains(provider.name());
+        self.orchestrator.providers().iter().filter(usable).collect()
+    }
+
     /// Which of these sandboxes were made by way of these records, before `before`. Others, of whoever has the same key, are
     /// nobody's business here.
     pub(crate) async fn ours(&self, rows: &[ListedSandbox], before: Timestamp) -> Result<Vec<bool>, RecordsError> {

@@ -8,10 +8,12 @@ use tracing::info;
 
 use super::{DevServer, DevServerError, Ready, Start};
 use crate::setup::PROJECT_DIRECTORY;
-use crate::shell::{self, Mark, run_to_end, script, tail_of};
+use crate::shell::{self, Ending, run_to_end, script, tail_of};
 
 const START: &str = include_str!("scripts/start.sh");
 const SERVE: &str = include_str!("scripts/serve.sh");
+/// Carried by the server, in `start.sh` with more after it, and by its installation.
+const MARK: &str = "devserver";
 /// How `start.sh` answers.
 const DIED: i32 = 30;
 const NOT_READY: i32 = 31;
@@ -93,7 +95,7 @@ pub async fn start_within(
 /// # Errors
 /// [`DevServerError::NotEnded`] when something resists.
 pub async fn end_leftovers(sandbox: &Sandbox) -> Result<(), DevServerError> {
-    Ok(shell::end(sandbox, Mark::DevServer).await?)
+    Ok(shell::end(sandbox, Ending { mark: MARK, ..Ending::default() }).await?)
 }
 
 async fn launch(sandbox: &Sandbox, server: &DevServer, ready: Duration) -> Result<sdk::Output, DevServerError> {
@@ -109,7 +111,7 @@ async fn launch(sandbox: &Sandbox, server: &DevServer, ready: Duration) -> Resul
 }
 
 async fn run_install(sandbox: &Sandbox, line: &str, limit: Duration) -> Result<(), DevServerError> {
-    let command = Mark::DevServer.on(Command::new(line).cwd(PROJECT_DIRECTORY).timeout(limit));
+    let command = shell::marked(Command::new(line).cwd(PROJECT_DIRECTORY).timeout(limit), MARK);
     let (exit, tail) = run_to_end(sandbox, command).await?;
     if exit.success() {
         return Ok(());

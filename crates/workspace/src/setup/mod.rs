@@ -32,10 +32,13 @@ use crate::devserver::DevServer;
 use crate::mask::Mask;
 use crate::name::ProviderName;
 use crate::provider::Resources;
-use crate::shell::{self, Mark};
+use crate::shell::{self, Ending, STAGE};
 
 /// Where the project is in every workspace.
 pub const PROJECT_DIRECTORY: &str = "/home/user/project";
+
+/// Carried by what a set-up starts, with the step after it.
+const MARK: &str = "setup";
 
 /// What a workspace shall be.
 #[derive(Clone, Default)]
@@ -163,30 +166,44 @@ where
     progress.begin(sandbox);
     let mask = mask(setup);
     let steps = steps(setup);
-    // What an attempt before this one left running would work against it.
-    let ended = shell::end(sandbox, Mark::SetUp).await;
-    ended.map_err(|error| StepFailed { step: steps[0].0, source: error.into() })?;
-    for (index, (step, digest)) in steps.iter().enumerate() {
-        let failed = |source| StepFailed { step: *step, source };
-        if progress.has(index, digest) {
-            continue;
-        }
-        let notes = match step {
-            Step::Clone => clone::run(sandbox, setup.repo.as_ref(), digest).await.map_err(failed)?,
-            Step::Files => prepare::files(sandbox, &setup.prepare.files).await.map(|()| Vec::new()).map_err(failed)?,
+    let Some(next) = (0..steps.len()).find(|&index| !progress.has(index, &steps[index].digest)) else {
+        // Something was taken out of the set-up since.
+        progress.finish();
+        return save(progress.clone()).await.map_err(|error| not_stored(steps[0].step, &error));
+    };
+    let (done, left) = steps.split_at(next);
+    end_earlier_attempts(sandbox, done).await.map_err(|source| StepFailed { step: left[0].step, source })?;
+    for (index, planned) in left.iter().enumerate() {
+        let Planned { step, digest } = planned;
+        let done = match step {
+            Step::Clone => clone::run(sandbox, setup.repo.as_ref(), digest).await,
+            Step::Files => prepare::files(sandbox, &setup.prepare.files).await.map(|()| Vec::new()),
             Step::Command(number) => {
                 let line = &setup.prepare.commands[number - 1];
-                prepare::command(sandbox, line, &mask).await.map(|()| Vec::new()).map_err(failed)?
+                prepare::command(sandbox, line, &planned.mark(), &mask).await.map(|()| Vec::new())
             }
         };
+        let notes = done.map_err(|source| StepFailed { step: *step, source })?;
         info!(%step, "a step of the set-up is done");
         progress.add(digest.clone(), notes);
-        if index + 1 == steps.len() {
+        if index + 1 == left.len() {
             progress.finish();
         }
-        save(progress.clone()).await.map_err(|error| failed(StepError::NotStored(error.to_string())))?;
+        save(progress.clone()).await.map_err(|error| not_stored(*step, &error))?;
     }
     Ok(())
+}
+
+fn not_stored(step: Step, error: &impl fmt::Display) -> StepFailed {
+    StepFailed { step, source: StepError::NotStored(error.to_string()) }
+}
+
+/// What an attempt before this one left running would work against it. What steps that are done have left in the background,
+/// a database perhaps, is what they were for.
+async fn end_earlier_attempts(sandbox: &Sandbox, done: &[Planned]) -> Result<(), StepError> {
+    let except = done.iter().map(Planned::mark).collect();
+    let text = if done.is_empty() { STAGE } else { "" };
+    Ok(shell::end(sandbox, Ending { mark: MARK, except, text }).await?)
 }
 
 /// What errors must not repeat.
@@ -194,8 +211,25 @@ fn mask(setup: &Setup) -> Mask {
     Mask::new(setup.env.values().map(Secret::expose))
 }
 
-/// The steps and what each is known by.
-fn steps(setup: &Setup) -> Vec<(Step, String)> {
+/// A step and what it is known by.
+struct Planned {
+    step: Step,
+    digest: String,
+}
+
+impl Planned {
+    /// Carried by its processes.
+    fn mark(&self) -> String {
+        let step = match self.step {
+            Step::Clone => 0,
+            Step::Files => 1,
+            Step::Command(number) => number + 1,
+        };
+        format!("{MARK}:{step}-{:.16}", self.digest)
+    }
+}
+
+fn steps(setup: &Setup) -> Vec<Planned> {
     let digest = |parts: &[&[u8]]| {
         let mut hasher = Sha256::new();
         for part in parts {
@@ -205,15 +239,17 @@ fn steps(setup: &Setup) -> Vec<(Step, String)> {
         hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
     let repo = setup.repo.as_ref().map(|repo| format!("{:?} {:?}", repo.source, repo.branch)).unwrap_or_default();
-    let mut steps = vec![(Step::Clone, digest(&[repo.as_bytes()]))];
+    let mut steps = vec![Planned { step: Step::Clone, digest: digest(&[repo.as_bytes()]) }];
     if !setup.prepare.files.is_empty() {
         let modes: Vec<String> = setup.prepare.files.iter().map(|file| format!("{:?}", file.mode)).collect();
         let files = setup.prepare.files.iter().zip(&modes);
         let parts: Vec<&[u8]> =
             files.flat_map(|(file, mode)| [file.path.as_bytes(), &file.content[..], mode.as_bytes()]).collect();
-        steps.push((Step::Files, digest(&parts)));
+        steps.push(Planned { step: Step::Files, digest: digest(&parts) });
     }
     let commands = setup.prepare.commands.iter().enumerate();
-    steps.extend(commands.map(|(index, line)| (Step::Command(index + 1), digest(&[line.as_bytes()]))));
+    steps.extend(
+        commands.map(|(index, line)| Planned { step: Step::Command(index + 1), digest: digest(&[line.as_bytes()]) }),
+    );
     steps
 }

@@ -7,7 +7,7 @@ use sdk::{Command, Sandbox};
 
 use super::{PROJECT_DIRECTORY, PreparedFile, StepError};
 use crate::mask::Mask;
-use crate::shell::{self, Mark, run_to_end, tail_of};
+use crate::shell::{self, run_to_end, tail_of};
 
 /// An installation may take long; one that takes longer hangs.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(30 * 60);
@@ -36,9 +36,9 @@ fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("{PROJECT_DIRECTORY}/{path}") }
 }
 
-/// Runs a line in the project's directory.
-pub(super) async fn command(sandbox: &Sandbox, line: &str, mask: &Mask) -> Result<(), StepError> {
-    let command = Mark::SetUp.on(Command::new(line).cwd(PROJECT_DIRECTORY).timeout(COMMAND_DEADLINE));
+/// Runs a line in the project's directory. What it leaves in the background carries the mark.
+pub(super) async fn command(sandbox: &Sandbox, line: &str, mark: &str, mask: &Mask) -> Result<(), StepError> {
+    let command = shell::marked(Command::new(line).cwd(PROJECT_DIRECTORY).timeout(COMMAND_DEADLINE), mark);
     let (exit, tail) = run_to_end(sandbox, command).await?;
     if exit.success() {
         return Ok(());

@@ -1,13 +1,13 @@
 # Ends every process that was started for one purpose, and all that it has started.
 #
-# Argument: the mark that such processes carry in their environment, as the beginning of `NAME=value`. $SANDBAR_END: a text
-# that stands in the command line of those that could not be given the mark, or nothing. It is no argument, since then this
-# script would find itself.
+# Arguments: the mark that such processes carry in their environment, as the beginning of `NAME=value`; an expression for
+# marks of processes that are to stay all the same, or nothing. $SANDBAR_END: a text that stands in the command line of those
+# that could not be given a mark, or nothing. It is no argument, since then this script would find itself.
 #
 # No process is known by its number: numbers come again, and a copy of a sandbox has others. Whoever carries the mark has it
 # from the one that was started with it. A program may overwrite what shows its environment; it is still in the session of
 # one that did not.
-mark=$1 text=$SANDBAR_END
+mark=$1 except=$2 text=$SANDBAR_END
 
 # Session and state of a process, from what the kernel says after its name, which may be anything.
 look() {
@@ -26,6 +26,7 @@ find_them() {
   found=()
   while IFS= read -r file; do
     pid=${file#/proc/} pid=${pid%/*}
+    if [[ -n $except ]] && grep -qszE -- "^($except)" "/proc/$pid/environ"; then continue; fi
     if look "$pid"; then
       found+=("$pid")
       # Some servers start everything in the one session that they are in themselves.

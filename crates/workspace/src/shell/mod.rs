@@ -14,36 +14,8 @@ const END: &str = include_str!("end.sh");
 /// Two times five seconds of waiting, on a machine that is busy.
 const END_DEADLINE: Duration = Duration::from_secs(60);
 
-/// For what a process was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
-    SetUp,
-    DevServer,
-}
-
-impl Mark {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::SetUp => "setup",
-            Self::DevServer => "devserver",
-        }
-    }
-
-    /// The command, so that it can be found by [`end`].
-    pub(crate) fn on(self, command: Command) -> Command {
-        command.env(MARK, self.as_str())
-    }
-
-    /// What stands in the command line of processes that cannot carry a mark.
-    fn text(self) -> &'static str {
-        match self {
-            Self::SetUp => STAGE,
-            Self::DevServer => "",
-        }
-    }
-}
-
-/// How directories begin in which a clone is made. Git is started by the client, which gives it no mark.
+/// How directories begin in which a clone is made. Git is started by the client, which gives it no mark: it is known by
+/// this text on its command line.
 pub(crate) const STAGE: &str = "/home/user/.sandbar/clone.";
 
 /// What the end of processes may fail with.
@@ -55,10 +27,26 @@ pub(crate) enum EndError {
     Command(#[from] CommandError),
 }
 
-/// Ends everything that carries the mark.
-pub(crate) async fn end(sandbox: &Sandbox, mark: Mark) -> Result<(), EndError> {
-    let wanted = format!("{MARK}={}", mark.as_str());
-    let command = script(END, [wanted]).env("SANDBAR_END", mark.text()).timeout(END_DEADLINE);
+/// The command, so that it and all it starts can be found by [`end`]. Marks are plain: letters, digits, `:` and `-`.
+pub(crate) fn marked(command: Command, mark: &str) -> Command {
+    command.env(MARK, mark)
+}
+
+/// Which processes are to be ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ending<'a> {
+    /// Those whose mark begins so.
+    pub(crate) mark: &'a str,
+    /// But none of those that carry one of these.
+    pub(crate) except: Vec<String>,
+    /// And those that have this on their command line, if it is anything.
+    pub(crate) text: &'a str,
+}
+
+/// Ends processes, and returns when they are gone.
+pub(crate) async fn end(sandbox: &Sandbox, Ending { mark, except, text }: Ending<'_>) -> Result<(), EndError> {
+    let except = except.iter().map(|mark| format!("{MARK}={mark}$")).collect::<Vec<_>>().join("|");
+    let command = script(END, [format!("{MARK}={mark}"), except]).env("SANDBAR_END", text).timeout(END_DEADLINE);
     let output = sandbox.commands().run(command).await?;
     if output.success() { Ok(()) } else { Err(EndError::StillRunning(tail_of(&output))) }
 }

@@ -32,6 +32,9 @@ use crate::snapshot::{ProjectId, SaveError, Saved};
 /// Under which the dev server stands in a record's services.
 const DEV_SERVER: &str = "dev_server";
 
+/// Kept for whoever asks.
+const NOTICES: usize = 20;
+
 /// The metadata by which a workspace's sandboxes are found.
 pub(crate) const METADATA: &str = "sandbar.workspace";
 
@@ -173,7 +176,11 @@ impl Core {
     pub(super) fn notice(&self, line: &str) {
         let line = self.hidden(line);
         warn!(workspace = %self.name, "{line}");
-        self.seat().notices.push(line);
+        let mut seat = self.seat();
+        seat.notices.push(line);
+        // Where nobody ever asks, the newest are the ones that matter.
+        let surplus = seat.notices.len().saturating_sub(NOTICES);
+        seat.notices.drain(..surplus);
     }
 
     pub(super) fn take_notices(&self) -> Vec<String> {

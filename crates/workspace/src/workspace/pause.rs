@@ -157,6 +157,11 @@ impl Core {
         .await?;
         self.end_retired(&turn).await?;
         reach(Point::DestroyEnded).await;
+        let left_behind = self.seat().details.left_behind.clone();
+        for place in left_behind {
+            // It could not be reached before either; its lifetime ends it.
+            self.end(&place).await;
+        }
         let still = self.seat().details.retired.first().cloned();
         if let (Some(place), Unsaved::Keep) = (still, unsaved) {
             // The record is the only one who knows of it.

@@ -63,7 +63,7 @@ impl Core {
     pub(super) async fn strays(&self, own: Option<&Place>) -> Vec<Place> {
         let left_behind = self.seat().details.left_behind.clone();
         let mut strays = Vec::new();
-        for provider in self.house.orchestrator.providers().iter().filter(|provider| provider.unusable().is_none()) {
+        for provider in self.house.asked_for(Some(&self.project)).await {
             let Ok(client) = provider.client().await else { continue };
             let query = ListQuery::new().metadata(METADATA, self.name.as_str());
             let rows: Result<Vec<_>, _> = client.within(ANSWER_TIME).list(query).try_collect().await;
