@@ -78,13 +78,23 @@ async fn what_a_killed_attempt_left_running_is_ended_first() {
     let sandbox = server.sandbox().await;
     // The second time it ends at once. Its child ignores requests to end.
     let line = "echo $$ >>../runs; test -f ../again && exit 0; (trap '' TERM; while :; do sleep 1; done)";
-    let setup = Setup { prepare: commands(&["echo first >>../runs", line]), ..Setup::default() };
+    // What a command that was done has left in the background is what it was for.
+    let first = "echo first >>../runs; setsid sleep 54321 >/dev/null 2>&1 &";
+    let setup = Setup { prepare: commands(&[first, line]), ..Setup::default() };
     let kept = Kept::default();
     give_up(&kept, &sandbox, &setup, "test $(wc -l <~/runs) = 2").await;
     run(&sandbox, "touch ../again").await;
     kept.set_up(&sandbox, &setup).await.expect("it goes on");
     assert_eq!(run(&sandbox, "wc -l <../runs").await, "3", "the first command ran once, the second twice");
-    assert_eq!(run(&sandbox, "grep -lsz ^SANDBAR_TASK= /proc/[0-9]*/environ | wc -l").await, "0");
+    // Also one that was corrected meanwhile.
+    let kept = Kept::default();
+    let hung = Setup { prepare: commands(&[first, "exec sleep 12345"]), ..Setup::default() };
+    give_up(&kept, &sandbox, &hung, "pgrep -f '[s]leep 12345'").await;
+    let corrected = Setup { prepare: commands(&[first, "true"]), ..Setup::default() };
+    kept.set_up(&sandbox, &corrected).await.expect("it goes on");
+    let left = "for file in $(grep -lsz ^SANDBAR_TASK= /proc/[0-9]*/environ); do cat ${file%/*}/comm; done";
+    assert_eq!(run(&sandbox, left).await, "sleep");
+    assert_eq!(run(&sandbox, "pgrep -fc '[s]leep 54321'").await, "1");
     sandbox.kill().await.expect("it ends");
 }
 
