@@ -70,6 +70,9 @@ fn output(properties: Value) -> Value {
         "error": { "type": "object", "properties": { "code": { "type": "string" } }, "required": ["code"] },
         "ignored_inputs": { "type": "array", "items": { "type": "string" } },
         "sandbox_resumed": { "type": "boolean" },
+        "sandbox_waited_ms": { "type": "integer" },
+        "notices": { "type": "array", "items": { "type": "string" } },
+        "finished_tasks": { "type": "array", "items": { "type": "object" } },
     });
     if let (Value::Object(all), Value::Object(own)) = (&mut all, properties) {
         all.extend(own);

@@ -10,10 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::definitions::NAMES;
 use crate::input::Input;
-use crate::port::Machine;
+use crate::port::{Ground, Machine};
 use crate::result::{Block, ErrorCode, Failure, Outcome, ToolResult, conclude};
 use crate::screenshots::Screenshots;
 use crate::text::{Ended, Truncation, truncate};
@@ -94,9 +96,8 @@ impl Ids {
     }
 }
 
-/// The tools on a machine.
-pub(crate) struct Core<M> {
-    pub(crate) machine: M,
+/// The tools of a session.
+pub(crate) struct Core {
     pub(crate) guard: OverwriteGuard,
     pub(crate) screenshots: Option<Arc<dyn Screenshots>>,
     pub(crate) preview_port: u16,
@@ -110,10 +111,9 @@ pub(crate) struct Core<M> {
 /// The port that previews are on unless somebody says otherwise.
 pub(crate) const PREVIEW_PORT: u16 = 3000;
 
-impl<M: Machine> Core<M> {
-    pub(crate) fn new(machine: M, ids: Ids) -> Self {
+impl Core {
+    pub(crate) fn new(ids: Ids) -> Self {
         Self {
-            machine,
             guard: OverwriteGuard::default(),
             screenshots: None,
             preview_port: PREVIEW_PORT,
@@ -123,8 +123,14 @@ impl<M: Machine> Core<M> {
         }
     }
 
-    pub(crate) async fn dispatch(&self, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult {
-        let run = AssertUnwindSafe(self.run(tool_name, tool_input, watch)).catch_unwind();
+    pub(crate) async fn dispatch(
+        &self,
+        ground: &dyn Ground,
+        tool_name: &str,
+        tool_input: Value,
+        watch: Watch,
+    ) -> ToolResult {
+        let run = AssertUnwindSafe(self.run(ground, tool_name, tool_input, watch)).catch_unwind();
         let mut result = run.await.unwrap_or_else(|_| {
             tracing::error!(tool = tool_name, "a tool panicked");
             let failure = Failure::new(
@@ -144,57 +150,68 @@ impl<M: Machine> Core<M> {
         result
     }
 
-    async fn run(&self, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult {
+    async fn run(&self, ground: &dyn Ground, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult {
+        let patience = Patience::new(&watch);
         let mut input = match Input::new(tool_input) {
             Ok(input) => input,
             Err(failure) => return conclude(Err(failure), &[]),
         };
-        let outcome = self.choose(tool_name, &mut input, &watch).await;
-        let ignored = if matches!(&outcome, Err(failure) if failure.code == ErrorCode::UnknownTool) {
-            Vec::new()
-        } else {
-            input.ignored()
+        if !NAMES.contains(&tool_name) {
+            let failure = Failure::new(ErrorCode::UnknownTool, format!("[{tool_name}: unknown tool]"));
+            return conclude(Err(failure.with(json!({ "tools": NAMES }))), &[]);
+        }
+        // The turn comes first: whoever waits for it keeps no sandbox from being replaced.
+        let turn =
+            patience.bear(self.turn(tool_name, &mut input), "an earlier command of this session still runs").await;
+        let entered = match turn {
+            Ok(turn) => patience.bear(ground.enter(), "the sandbox is not ready").await.map(|entered| (turn, entered)),
+            Err(failure) => Err(failure),
         };
-        conclude(outcome, &ignored)
+        let (_turn, visit) = match entered {
+            Ok((turn, Ok(visit))) => (turn, visit),
+            Ok((_, Err(error))) => return conclude(Err(tools::broken("enter the sandbox", &error)), &input.ignored()),
+            Err(failure) => return conclude(Err(failure), &input.ignored()),
+        };
+        let outcome = self.choose(visit.machine(), tool_name, &mut input, &watch, &patience).await;
+        let mut result = conclude(outcome, &input.ignored());
+        visit.leave(&mut result).await;
+        result
     }
 
-    async fn choose(&self, tool_name: &str, input: &mut Input, watch: &Watch) -> Outcome {
-        let machine = &self.machine;
+    async fn choose(
+        &self,
+        machine: &dyn Machine,
+        tool_name: &str,
+        input: &mut Input,
+        watch: &Watch,
+        patience: &Patience<'_>,
+    ) -> Outcome {
         match tool_name {
             "read_file" => unless_cancelled(watch, tools::read_file::run(machine, input)).await,
-            "write_file" => {
-                let _turn = self.turn(input).await;
-                unless_cancelled(watch, tools::write_file::run(machine, self.guard, input)).await
-            }
-            "edit_file" => {
-                let _turn = self.turn(input).await;
-                unless_cancelled(watch, tools::edit_file::run(machine, input)).await
-            }
-            "bash" => {
-                let background = input.flag("run_in_background").unwrap_or(false);
-                // A background task waits for nobody, and nobody for it.
-                let _turn = match background {
-                    true => None,
-                    false => match watch.cancel.run_until_cancelled(self.shell.lock()).await {
-                        Some(turn) => Some(turn),
-                        None => return Err(Failure::new(ErrorCode::Cancelled, "Not executed: cancelled.")),
-                    },
-                };
-                tools::bash::run(machine, watch, &self.ids.next(), input).await
-            }
+            "write_file" => unless_cancelled(watch, tools::write_file::run(machine, self.guard, input)).await,
+            "edit_file" => unless_cancelled(watch, tools::edit_file::run(machine, input)).await,
+            "bash" => tools::bash::run(machine, watch, patience.called, &self.ids.next(), input).await,
             "grep" => unless_cancelled(watch, tools::grep::run(machine, input)).await,
             "glob" => unless_cancelled(watch, tools::glob::run(machine, input)).await,
-            "take_screenshot" => {
+            _ => {
                 let capture = tools::take_screenshot::run(self.screenshots.as_deref(), self.preview_port, input);
                 unless_cancelled(watch, capture).await
             }
-            unknown => Err(Failure::new(ErrorCode::UnknownTool, format!("[{unknown}: unknown tool]"))
-                .with(json!({ "tools": crate::definitions::NAMES }))),
+        }
+    }
+
+    /// Waits until it is this call's turn: commands of a session and changes of one file happen one after the other.
+    async fn turn(&self, tool_name: &str, input: &mut Input) -> Option<Turn<'_>> {
+        match tool_name {
+            // A background task waits for nobody, and nobody for it.
+            "bash" if !input.flag("run_in_background").unwrap_or(false) => Some(Turn::Shell(self.shell.lock().await)),
+            "write_file" | "edit_file" => self.file_turn(input).await.map(Turn::File),
+            _ => None,
         }
     }
 
     /// Waits until nobody else changes the file that the input names.
-    async fn turn(&self, input: &mut Input) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+    async fn file_turn(&self, input: &mut Input) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         let path = input.text("path").ok()??;
         let lock = {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,10 +227,42 @@ impl<M: Machine> Core<M> {
         };
         Some(lock.lock_owned().await)
     }
+}
 
-    pub(crate) async fn close(&self) {
-        if let Err(error) = self.machine.close().await {
-            tracing::debug!(%error, "a session could not be closed");
+/// Nobody else's turn until it is dropped.
+#[expect(dead_code, reason = "they are held, not looked at")]
+enum Turn<'a> {
+    Shell(tokio::sync::MutexGuard<'a, ()>),
+    File(tokio::sync::OwnedMutexGuard<()>),
+}
+
+/// How long a caller waits before anything has begun: until it cancels, or wants an answer at least.
+struct Patience<'a> {
+    cancel: &'a CancellationToken,
+    called: Instant,
+    end: Option<Instant>,
+}
+
+impl<'a> Patience<'a> {
+    fn new(watch: &'a Watch) -> Self {
+        let called = Instant::now();
+        Self { cancel: &watch.cancel, called, end: watch.detach_after.map(|after| called + after) }
+    }
+
+    async fn bear<T>(&self, wait: impl Future<Output = T>, reason: &str) -> Result<T, Failure> {
+        let late = async {
+            match self.end {
+                Some(end) => sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(Failure::new(ErrorCode::Cancelled, "Not executed: cancelled.")),
+            waited = wait => Ok(waited),
+            () = late => {
+                Err(Failure::new(ErrorCode::Timeout, format!("Not executed: {reason}. Wait a while and call again.")))
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the bytes of a text file mean, found from the bytes alone, and how to write in the same way.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use encoding_rs::WINDOWS_1252;
@@ -32,8 +33,8 @@ pub(crate) enum LineEnding {
 
 /// A file's text, and what is needed to write it again.
 #[derive(Debug, Clone)]
-pub(crate) struct Decoded {
-    pub(crate) text: String,
+pub(crate) struct Decoded<'a> {
+    pub(crate) text: Cow<'a, str>,
     pub(crate) encoding: Encoding,
     /// The file begins with a byte order mark, which is not part of the text.
     pub(crate) bom: bool,
@@ -69,14 +70,16 @@ impl LineEnding {
 
     /// Of a text.
     pub(crate) fn of(text: &str) -> Self {
+        // Most files have no returns, and one look tells.
+        if memchr::memchr(b'\r', text.as_bytes()).is_none() {
+            return if memchr::memchr(b'\n', text.as_bytes()).is_some() { Self::Lf } else { Self::None };
+        }
         let all = text.matches('\n').count();
         let crlf = text.matches("\r\n").count();
         let returns = text.matches('\r').count();
         match (all, crlf, returns) {
-            (0, 0, 0) => Self::None,
             (0, 0, _) => Self::Cr,
             (all, crlf, returns) if all == crlf && returns == crlf => Self::Crlf,
-            (_, 0, 0) => Self::Lf,
             _ => Self::Mixed,
         }
     }
@@ -120,12 +123,12 @@ impl Encoding {
     }
 
     /// Bytes in this encoding as text; what has no meaning becomes the replacement character.
-    pub(crate) fn decode(self, bytes: &[u8]) -> String {
+    pub(crate) fn decode(self, bytes: &[u8]) -> Cow<'_, str> {
         match self {
-            Self::Utf8 => String::from_utf8_lossy(bytes).into_owned(),
-            Self::Utf16Le => utf16(bytes, u16::from_le_bytes),
-            Self::Utf16Be => utf16(bytes, u16::from_be_bytes),
-            Self::Windows1252 => WINDOWS_1252.decode_without_bom_handling(bytes).0.into_owned(),
+            Self::Utf8 => String::from_utf8_lossy(bytes),
+            Self::Utf16Le => utf16(bytes, u16::from_le_bytes).into(),
+            Self::Utf16Be => utf16(bytes, u16::from_be_bytes).into(),
+            Self::Windows1252 => WINDOWS_1252.decode_without_bom_handling(bytes).0,
         }
     }
 
@@ -144,7 +147,7 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {
 }
 
 /// The text of a file.
-pub(crate) fn decode(bytes: &[u8]) -> Decoded {
+pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
     let (encoding, mark) = Encoding::of(bytes);
     let strange_bytes = match encoding {
         Encoding::Windows1252 => bytes.utf8_chunks().map(|chunk| chunk.invalid().len()).sum(),
@@ -175,7 +178,7 @@ mod tests {
         assert_eq!(Encoding::of(b"\xff\xfeh\0"), (Encoding::Utf16Le, 2));
         assert_eq!(Encoding::of(b"gr\xfcn"), (Encoding::Windows1252, 0));
         let decoded = decode(b"gr\xfcn");
-        assert_eq!((decoded.text.as_str(), decoded.strange_bytes), ("grün", 1));
+        assert_eq!((&*decoded.text, decoded.strange_bytes), ("grün", 1));
     }
 
     #[test]
@@ -209,13 +212,14 @@ mod tests {
     proptest! {
         #[test]
         fn every_byte_of_a_single_byte_file_survives(bytes: Vec<u8>) {
-            prop_assert_eq!(Encoding::Windows1252.encode(&Encoding::Windows1252.decode(&bytes)), Ok(bytes));
+            prop_assert_eq!(Encoding::Windows1252.encode(&Encoding::Windows1252.decode(&bytes)), Ok(bytes.clone()));
         }
 
         #[test]
         fn text_survives_utf16(text: String) {
             for encoding in [Encoding::Utf16Le, Encoding::Utf16Be, Encoding::Utf8] {
-                prop_assert_eq!(encoding.decode(&encoding.encode(&text).expect("all of Unicode")), text.clone());
+                let encoded = encoding.encode(&text).expect("all of Unicode");
+                prop_assert_eq!(encoding.decode(&encoded), text.as_str());
             }
         }
     }

@@ -36,7 +36,23 @@ pub(crate) struct PastEdit {
 }
 
 pub(crate) fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hasher = Hasher::default();
+    hasher.push(bytes);
+    hasher.finish()
+}
+
+/// The digest of what comes in pieces.
+#[derive(Default)]
+pub(crate) struct Hasher(Sha256);
+
+impl Hasher {
+    pub(crate) fn push(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    pub(crate) fn finish(self) -> String {
+        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 impl Seen {
@@ -52,8 +68,8 @@ impl Seen {
     }
 
     /// With the edits of an earlier sight and one more.
-    pub(crate) fn after_edit(mut self, before: Option<Self>, old: &str, line: usize) -> Self {
-        self.edits = before.map(|seen| seen.edits).unwrap_or_default();
+    pub(crate) fn after_edit(mut self, before: Option<&Self>, old: &str, line: usize) -> Self {
+        self.edits = before.map(|seen| seen.edits.clone()).unwrap_or_default();
         self.edits.push(PastEdit { old: digest(old.as_bytes()), line: line as u64 });
         if self.edits.len() > EDITS {
             self.edits.remove(0);
@@ -76,6 +92,28 @@ pub(crate) async fn recall(memory: &dyn Memory, path: &str) -> Result<Option<See
     let note = memory.recall(&key(path)).await?;
     // A note that cannot be read is one that was being written: as good as none.
     Ok(note.and_then(|note| serde_json::from_slice(&note).ok()).filter(|seen: &Seen| seen.path == path))
+}
+
+/// Changes a file and notes what it is then, both at the same time. A note that is ahead of its file only makes the next
+/// overwrite ask; when the change fails, what was known before is noted again.
+pub(crate) async fn with_note<T>(
+    memory: &dyn Memory,
+    note: &Seen,
+    before: Option<&Seen>,
+    change: impl Future<Output = Result<T, PortError>>,
+) -> Result<T, PortError> {
+    let (changed, noted) = tokio::join!(change, remember(memory, note));
+    match (changed, noted) {
+        (Ok(changed), Ok(())) => Ok(changed),
+        (Ok(_), Err(error)) => Err(error),
+        (Err(error), _) => {
+            match before {
+                Some(before) => remember(memory, before).await?,
+                None => memory.forget(&key(&note.path)).await?,
+            }
+            Err(error)
+        }
+    }
 }
 
 pub(crate) async fn remember(memory: &dyn Memory, seen: &Seen) -> Result<(), PortError> {

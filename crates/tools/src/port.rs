@@ -8,7 +8,23 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::paths::Places;
+use crate::result::ToolResult;
 use crate::search::{Counted, Find, Found, MatchedFile, Search};
+
+/// Where calls find a machine.
+#[async_trait]
+pub(crate) trait Ground: Send + Sync {
+    /// Waits until there is one that can be worked with.
+    async fn enter(&self) -> Result<Box<dyn Visit>, PortError>;
+}
+
+/// A machine for one call.
+#[async_trait]
+pub(crate) trait Visit: Send + Sync {
+    fn machine(&self) -> &dyn Machine;
+    /// Ends it, and adds to the result what happened to the machine meanwhile.
+    async fn leave(self: Box<Self>, result: &mut ToolResult);
+}
 
 /// Everything the tools need, from one sandbox.
 pub(crate) trait Machine: Files + Memory + Shells + Searches {}
@@ -74,12 +90,27 @@ pub(crate) struct Listed {
     pub(crate) is_directory: bool,
 }
 
-/// The first bytes of a file.
+/// What was found at a path that somebody wants to know whole.
 #[derive(Debug, Clone)]
-pub(crate) struct Contents {
+pub(crate) enum Fetched {
+    Directory,
+    /// A device, pipe or socket.
+    Special,
+    /// Longer than was asked for, so nothing of it was fetched.
+    Large {
+        size: u64,
+    },
+    File(Fetch),
+}
+
+/// A file with its content.
+#[derive(Debug, Clone)]
+pub(crate) struct Fetch {
     pub(crate) bytes: Bytes,
-    /// There is no more.
-    pub(crate) whole: bool,
+    /// Digest of the bytes.
+    pub(crate) sha256: String,
+    /// What was known before it was read, where that had to be asked for.
+    pub(crate) stat: Option<Stat>,
 }
 
 /// Lines of a file that is too large to be fetched.
@@ -103,15 +134,23 @@ pub(crate) struct Windowed {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Basis<'a> {
     Absent,
-    Was { stat: &'a Stat, sha256: &'a str },
+    Was { stat: Option<&'a Stat>, sha256: &'a str },
+}
+
+impl<'a> Basis<'a> {
+    pub(crate) fn of(fetch: &'a Fetch) -> Self {
+        Self::Was { stat: fetch.stat.as_ref(), sha256: &fetch.sha256 }
+    }
 }
 
 /// Files, by absolute paths.
 #[async_trait]
 pub(crate) trait Files: Send + Sync {
     async fn stat(&self, path: &str) -> Result<Stat, PortError>;
+    /// What is at a path, with its content unless it is longer than `most`.
+    async fn fetch(&self, path: &str, most: u64) -> Result<Fetched, PortError>;
     /// At most `most` bytes from the start.
-    async fn read(&self, path: &str, most: usize) -> Result<Contents, PortError>;
+    async fn read(&self, path: &str, most: usize) -> Result<Bytes, PortError>;
     /// Reads lines inside the sandbox.
     async fn window(&self, path: &str, window: Window) -> Result<Windowed, PortError>;
     async fn list(&self, path: &str) -> Result<Vec<Listed>, PortError>;
@@ -129,6 +168,7 @@ pub(crate) trait Memory: Send + Sync {
     async fn places(&self) -> Result<Places, PortError>;
     async fn recall(&self, key: &str) -> Result<Option<Bytes>, PortError>;
     async fn remember(&self, key: &str, note: Bytes) -> Result<(), PortError>;
+    async fn forget(&self, key: &str) -> Result<(), PortError>;
     /// Forgets the shell's directory and variables.
     async fn forget_shell(&self) -> Result<(), PortError>;
     /// Keeps output that was too long for an answer, and says where.
@@ -205,10 +245,12 @@ pub(crate) struct Survivor {
     pub(crate) command: String,
 }
 
+/// A background task that is no more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finished {
     pub(crate) task: String,
-    pub(crate) exit_code: i32,
+    /// Absent when it did not survive a pause or a change of sandbox.
+    pub(crate) exit_code: Option<i32>,
     pub(crate) log: String,
 }
 

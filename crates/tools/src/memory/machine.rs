@@ -17,7 +17,7 @@ use super::shell::{self, Env, Exit, Io, Run, Sink, Step};
 use crate::ledger::digest;
 use crate::paths::{self, Places};
 use crate::port::{
-    Basis, Contents, Files, Finished, Kind, Listed, Memory, PortError, Searches, Shell, ShellCall, ShellEnd,
+    Basis, Fetch, Fetched, Files, Finished, Kind, Listed, Memory, PortError, Searches, Shell, ShellCall, ShellEnd,
     ShellEvent, Shells, Started, Stat, Stream, Survivor, Window, Windowed,
 };
 use crate::search::{
@@ -180,9 +180,22 @@ impl Files for Arc<MemoryMachine> {
         Ok(Stat { path, kind, size, modified: entry.modified, mode, ordinary: true })
     }
 
-    async fn read(&self, path: &str, most: usize) -> Result<Contents, PortError> {
+    async fn fetch(&self, path: &str, most: u64) -> Result<Fetched, PortError> {
+        let stat = self.stat(path).await?;
+        Ok(match stat.kind {
+            Kind::Directory => Fetched::Directory,
+            Kind::Other => Fetched::Special,
+            Kind::File if stat.size > most => Fetched::Large { size: stat.size },
+            Kind::File => {
+                let bytes = lock(&self.files).read(path)?;
+                Fetched::File(Fetch { sha256: digest(&bytes), bytes, stat: Some(stat) })
+            }
+        })
+    }
+
+    async fn read(&self, path: &str, most: usize) -> Result<Bytes, PortError> {
         let bytes = lock(&self.files).read(path)?;
-        Ok(Contents { whole: bytes.len() <= most, bytes: bytes.slice(..bytes.len().min(most)) })
+        Ok(bytes.slice(..bytes.len().min(most)))
     }
 
     async fn window(&self, path: &str, window: Window) -> Result<Windowed, PortError> {
@@ -237,6 +250,11 @@ impl Memory for Arc<MemoryMachine> {
 
     async fn remember(&self, key: &str, note: Bytes) -> Result<(), PortError> {
         lock(&self.session).notes.insert(key.to_owned(), note);
+        Ok(())
+    }
+
+    async fn forget(&self, key: &str) -> Result<(), PortError> {
+        lock(&self.session).notes.remove(key);
         Ok(())
     }
 
@@ -403,7 +421,7 @@ fn finish(run: &Run, task: Option<&str>, exit_code: i32) -> ShellEnd {
         for task in &mut session.background {
             if let (Some(exit_code), false) = (task.ended, task.told) {
                 task.told = true;
-                finished.push(Finished { task: task.id.clone(), exit_code, log: task.log.clone() });
+                finished.push(Finished { task: task.id.clone(), exit_code: Some(exit_code), log: task.log.clone() });
             }
         }
     }

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::dispatch::{Core, Ids, OverwriteGuard, ToolDispatcher, Watch};
+use crate::port::{Ground, Machine, Memory, PortError, Visit};
 use crate::result::ToolResult;
 use crate::screenshots::Screenshots;
 use machine::MemoryMachine;
@@ -26,7 +27,8 @@ pub use shell::Step;
 /// Everything else is scripted with [`InMemoryToolDispatcher::on`]; what is neither is a command that does not exist, with a
 /// message that says so.
 pub struct InMemoryToolDispatcher {
-    core: Core<Arc<MemoryMachine>>,
+    core: Core,
+    machine: Arc<MemoryMachine>,
 }
 
 impl Default for InMemoryToolDispatcher {
@@ -38,7 +40,7 @@ impl Default for InMemoryToolDispatcher {
 impl InMemoryToolDispatcher {
     /// An empty home, `/home/user`.
     pub fn new() -> Self {
-        Self { core: Core::new(Arc::new(MemoryMachine::new()), Ids::Counted(AtomicU64::new(0))) }
+        Self { core: Core::new(Ids::Counted(AtomicU64::new(0))), machine: Arc::new(MemoryMachine::new()) }
     }
 
     /// Whether `write_file` may replace what was not read.
@@ -57,52 +59,71 @@ impl InMemoryToolDispatcher {
 
     /// What a command does whose words begin like `words`.
     pub fn on(&self, words: &str, steps: impl IntoIterator<Item = Step>) {
-        self.core.machine.script(words, steps.into_iter().collect());
+        self.machine.script(words, steps.into_iter().collect());
     }
 
     /// Makes a file, with its directories, as somebody else would.
     pub fn put(&self, path: &str, content: impl Into<Bytes>) {
-        self.core.machine.files().put(path, content.into());
+        self.machine.files().put(path, content.into());
     }
 
     /// What is in a file.
     pub fn get(&self, path: &str) -> Option<Bytes> {
-        self.core.machine.files().get(path)
+        self.machine.files().get(path)
     }
 
     /// Makes a link, as `ln -s` does.
     pub fn link(&self, path: &str, target: &str) {
-        self.core.machine.files().link(path, target);
+        self.machine.files().link(path, target);
     }
 
     /// Makes a device or pipe.
     pub fn special(&self, path: &str) {
-        self.core.machine.files().special(path);
+        self.machine.files().special(path);
     }
 
     /// Permission bits of a file.
     pub fn mode(&self, path: &str) -> Option<u32> {
-        self.core.machine.files().mode(path)
+        self.machine.files().mode(path)
     }
 
     /// Changes permission bits of a file.
     pub fn set_mode(&self, path: &str, mode: u32) {
-        self.core.machine.files().set_mode(path, mode);
+        self.machine.files().set_mode(path, mode);
     }
 
     /// How many processes are alive.
     pub fn processes(&self) -> usize {
-        self.core.machine.processes()
+        self.machine.processes()
     }
+}
+
+/// It is always there.
+#[async_trait]
+impl Ground for InMemoryToolDispatcher {
+    async fn enter(&self) -> Result<Box<dyn Visit>, PortError> {
+        Ok(Box::new(Arc::clone(&self.machine)))
+    }
+}
+
+#[async_trait]
+impl Visit for Arc<MemoryMachine> {
+    fn machine(&self) -> &dyn Machine {
+        self
+    }
+
+    async fn leave(self: Box<Self>, _result: &mut ToolResult) {}
 }
 
 #[async_trait]
 impl ToolDispatcher for InMemoryToolDispatcher {
     async fn dispatch_watched(&self, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult {
-        self.core.dispatch(tool_name, tool_input, watch).await
+        self.core.dispatch(self, tool_name, tool_input, watch).await
     }
 
     async fn close(&self) {
-        self.core.close().await;
+        if let Err(error) = Memory::close(&self.machine).await {
+            tracing::debug!(%error, "a session could not be closed");
+        }
     }
 }

@@ -2,7 +2,7 @@
 # next call. POSIX sh. It stays until the command has ended, so that the daemon can tell who waits for it.
 #
 # $1 state directory  $2 mark  $3 call  $4 root  $5 unused  $6 directory for this call or ''  $7 inner.sh
-# $8 merge.sh  $9… command
+# $8 merge.sh  $9… command. `tasks.sh` stands before this.
 s=$1 m=$2 c=$3 a=$4 b=$6 i=$7
 shift 8
 mkdir -p "$s/bg" "$s/out" "$s/seen" "$s/run" || exit 125
@@ -13,6 +13,7 @@ while ! mkdir "$s/bg/b$n" 2>/dev/null; do
 done
 d=$s/bg/b$n
 : >"$d.log"
+keep "$d/"
 printf '\036%s#b%s\000' "$m" "$n"
 exec 8>&1 >/dev/null 2>&1
 {

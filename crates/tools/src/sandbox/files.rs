@@ -5,13 +5,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use sdk::{Command, EntryKind, FileError};
-use tokio::time::{Instant, sleep};
+use sdk::{CallError, Command, EntryKind, FileError, FileStream, OnlyOver};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::machine::{SHARED, SandboxMachine, awake, file_error};
-use crate::ledger::digest;
+use crate::ledger::{Hasher, digest};
 use crate::paths;
-use crate::port::{Basis, Contents, Files, Kind, Listed, PortError, Stat, Window, Windowed};
+use crate::port::{Basis, Fetch, Fetched, Files, Kind, Listed, PortError, Stat, Window, Windowed};
 
 /// The mode of what an upload makes.
 const UPLOADED: u32 = 0o644;
@@ -22,6 +22,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const LOCK_PAUSE: Duration = Duration::from_millis(15);
 /// For programs of ours that only look.
 const LOOK: Duration = Duration::from_secs(60);
+
+/// Pseudo files may never end.
+const ENDLESS: Duration = Duration::from_secs(5);
 
 /// Cuts lines out of a file without holding more than a part of it. $1 path, $2 first, $3 count, $4 count all or not
 const WINDOW: &str = r#"
@@ -77,9 +80,13 @@ impl SandboxMachine {
         match (now, basis) {
             (None, Basis::Absent) => Ok(true),
             (Some(_), Basis::Absent) | (None, Basis::Was { .. }) => Ok(false),
-            (Some(now), Basis::Was { stat, .. }) if now.modified == stat.modified && now.size == stat.size => Ok(true),
+            (Some(now), Basis::Was { stat: Some(stat), .. })
+                if now.modified == stat.modified && now.size == stat.size =>
+            {
+                Ok(true)
+            }
             // Touched is not changed.
-            (Some(_), Basis::Was { sha256, .. }) => Ok(digest(&self.read(path, usize::MAX).await?.bytes) == sha256),
+            (Some(_), Basis::Was { sha256, .. }) => Ok(digest(&self.read(path, usize::MAX).await?) == sha256),
         }
     }
 
@@ -89,7 +96,7 @@ impl SandboxMachine {
         }
         let ordinary = match basis {
             Basis::Absent => true,
-            Basis::Was { stat, .. } => stat.ordinary,
+            Basis::Was { stat, .. } => stat.is_some_and(|stat| stat.ordinary),
         };
         let placed = if ordinary {
             awake!(self, |sandbox| sandbox.files().rename(new, path)).map(|_| ()).map_err(file_error)
@@ -108,6 +115,49 @@ impl SandboxMachine {
         Ok(true)
     }
 
+    /// The content of a file that is no longer than `most`, and its digest, which is found while it arrives.
+    async fn take_in(&self, mut stream: FileStream, most: u64, stat: Option<Stat>) -> Result<Fetched, PortError> {
+        let announced = stream.size();
+        if let Some(size) = announced.filter(|size| *size > most) {
+            return Ok(Fetched::Large { size });
+        }
+        let mut bytes = BytesMut::with_capacity(announced.and_then(|size| usize::try_from(size).ok()).unwrap_or(0));
+        let mut hasher = Hasher::default();
+        let arrive = async {
+            while let Some(chunk) = stream.next().await {
+                let chunk = chunk.map_err(file_error)?;
+                hasher.push(&chunk);
+                bytes.extend_from_slice(&chunk);
+                if bytes.len() as u64 > most {
+                    return Err(PortError::Slow(ENDLESS));
+                }
+            }
+            Ok(())
+        };
+        // What says how long it is has an end; the transport watches over its progress.
+        match announced {
+            Some(_) => arrive.await?,
+            None => timeout(ENDLESS, arrive).await.unwrap_or(Err(PortError::Slow(ENDLESS)))?,
+        }
+        let sha256 = hasher.finish();
+        Ok(Fetched::File(Fetch { bytes: bytes.freeze(), sha256, stat }))
+    }
+
+    /// In one request, which our own server offers. [`None`] when this one does not.
+    async fn replace_at_once(&self, path: &str, bytes: &Bytes, basis: Basis<'_>) -> Result<Option<bool>, PortError> {
+        let only_over = match basis {
+            Basis::Absent => OnlyOver::Absent,
+            Basis::Was { sha256, .. } => OnlyOver::Content(sha256),
+        };
+        match awake!(self, |sandbox| sandbox.files().replace(path, bytes.clone(), only_over)) {
+            Ok(_) => Ok(Some(false)),
+            // A sandbox that is older than its server.
+            Err(FileError::Call(CallError::Unsupported { .. })) => Ok(None),
+            Err(FileError::Changed { .. }) => Err(PortError::Conflict),
+            Err(error) => Err(file_error(error)),
+        }
+    }
+
     async fn discard(&self, path: &str) {
         if let Err(error) = self.sandbox().files().remove(path).await {
             tracing::debug!(%error, path, "a temporary file could not be removed");
@@ -119,8 +169,13 @@ impl SandboxMachine {
 impl Files for SandboxMachine {
     async fn stat(&self, path: &str) -> Result<Stat, PortError> {
         let mut entry = awake!(self, |sandbox| sandbox.files().stat(path)).map_err(file_error)?;
-        if let Some(target) = entry.symlink_target.clone().filter(|target| target != path) {
-            entry = awake!(self, |sandbox| sandbox.files().stat(&target)).map_err(file_error)?;
+        match entry.symlink_target.clone() {
+            // It leads nowhere.
+            Some(target) if target == path && entry.kind == EntryKind::Other => return Err(PortError::NotFound),
+            Some(target) if target != path => {
+                entry = awake!(self, |sandbox| sandbox.files().stat(&target)).map_err(file_error)?;
+            }
+            _ => {}
         }
         let home = self.home().await?;
         let mode = entry.mode & 0o7777;
@@ -138,11 +193,29 @@ impl Files for SandboxMachine {
         })
     }
 
-    async fn read(&self, path: &str, most: usize) -> Result<Contents, PortError> {
-        if most == usize::MAX {
-            let read = awake!(self, |sandbox| sandbox.files().read(path));
-            return read.map(|bytes| Contents { bytes, whole: true }).map_err(file_error);
+    async fn fetch(&self, path: &str, most: u64) -> Result<Fetched, PortError> {
+        if self.server().await.replaces_files {
+            // Our own daemon looks before it reads; others may wait for the writer of a pipe.
+            return match awake!(self, |sandbox| sandbox.files().read_stream(path)) {
+                Ok(stream) => self.take_in(stream, most, None).await,
+                Err(FileError::Invalid { message, .. }) if message.contains("is a directory") => Ok(Fetched::Directory),
+                Err(FileError::Invalid { message, .. }) if message.contains("not a regular") => Ok(Fetched::Special),
+                Err(error) => Err(file_error(error)),
+            };
         }
+        let stat = self.stat(path).await?;
+        match stat.kind {
+            Kind::Directory => Ok(Fetched::Directory),
+            Kind::Other => Ok(Fetched::Special),
+            Kind::File if stat.size > most => Ok(Fetched::Large { size: stat.size }),
+            Kind::File => {
+                let open = awake!(self, |sandbox| sandbox.files().read_stream(path));
+                self.take_in(open.map_err(file_error)?, most, Some(stat)).await
+            }
+        }
+    }
+
+    async fn read(&self, path: &str, most: usize) -> Result<Bytes, PortError> {
         let open = awake!(self, |sandbox| sandbox.files().read_stream(path));
         let mut stream = open.map_err(file_error)?;
         let expected = stream.size().and_then(|size| usize::try_from(size).ok()).unwrap_or(0).min(most);
@@ -151,10 +224,10 @@ impl Files for SandboxMachine {
             bytes.extend_from_slice(&chunk.map_err(file_error)?);
             if bytes.len() > most {
                 bytes.truncate(most);
-                return Ok(Contents { bytes: bytes.freeze(), whole: false });
+                break;
             }
         }
-        Ok(Contents { bytes: bytes.freeze(), whole: true })
+        Ok(bytes.freeze())
     }
 
     async fn window(&self, path: &str, window: Window) -> Result<Windowed, PortError> {
@@ -190,10 +263,15 @@ impl Files for SandboxMachine {
     }
 
     async fn replace(&self, path: &str, bytes: Bytes, basis: Basis<'_>) -> Result<bool, PortError> {
+        if self.server().await.replaces_files
+            && let Some(in_place) = self.replace_at_once(path, &bytes, basis).await?
+        {
+            return Ok(in_place);
+        }
         let path = match basis {
-            Basis::Absent => path,
             // Where links lead to: the link stays one.
-            Basis::Was { stat, .. } => &stat.path,
+            Basis::Was { stat: Some(stat), .. } => &stat.path,
+            Basis::Absent | Basis::Was { stat: None, .. } => path,
         };
         let name: String = paths::name(path).chars().take(60).collect();
         let new = paths::join(paths::parent(path), &format!(".{name}.agtmp-{:08x}", rand::random::<u32>()));

@@ -8,11 +8,11 @@
 #
 # stdout carries, besides the command's output:
 #   RS MARK + PID SP STATUS NUL DIRECTORY NUL     the shell runs (written by the inner script, on descriptor 8)
-#   RS MARK = CODE NUL CWD NUL SURVIVORS NUL FINISHED NUL RS     the shell has ended
+#   RS MARK = CODE NUL CWD NUL SURVIVORS NUL TASKS NUL RS        the shell has ended
 # stderr gets RS MARK at the end, so that a reader knows when it has all of both.
 #
 # $1 state directory  $2 mark  $3 call  $4 root  $5 hard limit, s  $6 directory for this call or ''  $7 inner.sh
-# $8 merge.sh  $9… command
+# $8 merge.sh  $9… command. `tasks.sh` stands before this.
 s=$1 m=$2 c=$3 h=$5 i=$7 x=$8
 # What this shell itself has to say (`Killed`) is nobody's output.
 exec 7>&2 2>/dev/null
@@ -40,7 +40,7 @@ if [ "$((${v%.*} - ${u%.*}))" -ge "$h" ]; then
         kill -s KILL "${t%/environ}"
     done
 fi
-p= d= o= f=
+p= d= o=
 read -r p <"$s/run/$$" || :
 IFS= read -r d <"$s/cwd" 2>/dev/null || :
 if [ "${p:-0}" -gt 1 ] && kill -s 0 -- "-$p" 2>/dev/null; then
@@ -53,10 +53,6 @@ if [ "${p:-0}" -gt 1 ] && kill -s 0 -- "-$p" 2>/dev/null; then
 "
     done
 fi
-for t in "$s"/bg/*/exit; do
-    [ -e "$t" ] || continue
-    mv "$t" "${t}ed" 2>/dev/null && { read -r e <"${t}ed" || :; } && t=${t%/exit} && f="$f${t##*/} $e
-"
-done
+tasks "$s"
 printf '\036%s=%s\000%s\000%s\000%s\000\036' "$m" "$r" "$d" "$o" "$f"
 printf '\036%s' "$m" >&7

@@ -7,8 +7,7 @@
 # $1 this script  $2 state directory  $3 mark  $4 call  $5 root  $6 directory for this call or ''
 # $7 where the group is written down: in `run/`, or in the directory of a background task, which leaves nothing else behind
 # $8 merge.sh, which is rarely needed and takes time to read  $9… command, in pieces: one argument may have 128 KiB at most
-# Descriptor 7 is the command's stderr, 8 takes word of the start.
-exec 2>&7 7>&-
+# Descriptor 7 is the command's stderr, 8 takes word of the start. What is said here about this script is nobody's output.
 __sandbar_s=$2 __sandbar_m=$3 __sandbar_c=$4 __sandbar_r=$5 __sandbar_w=$6 __sandbar_k=$7 __sandbar_x=$8
 shift 8
 if shopt -q login_shell; then
@@ -20,20 +19,20 @@ IFS= __sandbar_v=$*
 IFS=$' \t\n'
 set --
 __sandbar_d= __sandbar_t=ok __sandbar_o=
-IFS= read -r -d '' __sandbar_d 2>/dev/null <"$__sandbar_s/cwd"
+IFS= read -r -d '' __sandbar_d <"$__sandbar_s/cwd"
 __sandbar_g=$__sandbar_d
-if ! builtin cd -- "${__sandbar_d:-$__sandbar_r}" 2>/dev/null; then
+if ! builtin cd -- "${__sandbar_d:-$__sandbar_r}"; then
     [[ -n $__sandbar_d ]] && __sandbar_t=gone
-    builtin cd -- "$__sandbar_r" 2>/dev/null || builtin cd 2>/dev/null || builtin cd /
+    builtin cd -- "$__sandbar_r" || builtin cd || builtin cd /
 fi
-mapfile -t __sandbar_e 2>/dev/null <"$__sandbar_s/env"
+mapfile -t __sandbar_e <"$__sandbar_s/env"
 # A last line that is missing means that writing was interrupted.
 if [[ ${#__sandbar_e[@]} -gt 0 && ${__sandbar_e[-1]} == '# end' ]]; then
     IFS=$'\n' __sandbar_o="${__sandbar_e[*]}" IFS=$' \t\n'
     mapfile -d '' -t __sandbar_e </proc/self/environ
     __sandbar_n=$PWD
-    unset -v "${__sandbar_e[@]%%=*}" 2>/dev/null
-    builtin source "$__sandbar_s/env" 2>/dev/null
+    unset -v "${__sandbar_e[@]%%=*}"
+    builtin source "$__sandbar_s/env"
     PWD=$__sandbar_n
 fi
 unset -v __sandbar_e
@@ -41,7 +40,7 @@ export SANDBAR_CALL=$__sandbar_c
 if [[ -n $__sandbar_w ]]; then
     [[ $__sandbar_w == '~' || $__sandbar_w == '~/'* ]] && __sandbar_w=$HOME${__sandbar_w#\~}
     __sandbar_d=$__sandbar_w
-    builtin cd -- "$__sandbar_w" 2>/dev/null && __sandbar_t=ok || __sandbar_t=missing
+    builtin cd -- "$__sandbar_w" && __sandbar_t=ok || __sandbar_t=missing
 fi
 # The group is ours when its leader is this shell or its parent; the daemon's own must not be taken for it.
 read -r __sandbar_n </proc/$$/stat
@@ -84,3 +83,4 @@ if [[ $__sandbar_k == */run/* ]]; then
 else
     __sandbar_s=
 fi
+exec 2>&7 7>&-

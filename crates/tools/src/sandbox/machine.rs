@@ -1,21 +1,30 @@
-//! A sandbox as the tools' machine: which one, where a session's own files are, and waking it when it sleeps.
+//! A sandbox as the tools' machine: which one, where a session's own files are, and waking it when it sleeps. What is found
+//! out about a sandbox is kept here, and gone with it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
-use sdk::{Command, CommandError, Connect, FileError, GoneReason, Output, Sandbox};
+use sdk::{CallError, Command, CommandError, FileError, GoneReason, Output, Sandbox};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
-use super::searching::Engine;
+use super::searching::{Engine, helper_path};
+use super::source::Source;
 use crate::port::PortError;
 
-/// What all sessions share in a sandbox.
+/// What all sessions share in a sandbox, and what does not outlive it.
 pub(super) const SHARED: &str = "/tmp/.sandbar";
-/// How long a sandbox lives at least after it was woken.
-const AWAKE: Duration = Duration::from_secs(3600);
+
+/// Which session, and where.
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
+    /// The directory of all sessions.
+    pub(super) base: &'static str,
+    pub(super) session: String,
+    /// Where the first command runs.
+    pub(super) root: String,
+}
 
 /// Does something to the sandbox. One that is paused is woken first: an agent knows nothing of sleep. A macro, since the
 /// futures of closures that borrow cannot be told to be `Send`.
@@ -35,13 +44,20 @@ pub(super) use awake;
 
 pub(crate) struct SandboxMachine {
     sandbox: RwLock<Sandbox>,
+    epoch: u64,
+    source: Arc<dyn Source>,
+    /// The directory of all sessions.
+    pub(super) base: &'static str,
+    /// The directory of this one.
     pub(super) state: String,
     pub(super) root: String,
     home: OnceCell<Home>,
+    server: OnceCell<Server>,
+    /// The program that runs commands, where there is one.
+    runner: RwLock<Option<Runner>>,
     /// What searches here, once something has.
     pub(super) engine: std::sync::OnceLock<Engine>,
     resumed: AtomicBool,
-    waking: tokio::sync::Mutex<()>,
     /// What a call leaves to be finished beside it.
     beside: std::sync::Mutex<JoinSet<()>>,
     /// Those that write down what detached commands say.
@@ -51,6 +67,22 @@ pub(crate) struct SandboxMachine {
 /// Tasks that end with the machine.
 pub(super) type Followers = Arc<std::sync::Mutex<JoinSet<()>>>;
 
+/// What the sandbox's server has beyond E2B's own API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Server {
+    /// It is one of ours.
+    pub(super) is_sandbar: bool,
+    /// Files are replaced whole or not at all in one request, and what is no file is refused at once.
+    pub(super) replaces_files: bool,
+}
+
+/// What runs commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runner {
+    Helper,
+    Script,
+}
+
 /// The default user.
 #[derive(Debug, Clone)]
 pub(super) struct Home {
@@ -59,26 +91,28 @@ pub(super) struct Home {
 }
 
 impl SandboxMachine {
-    pub(super) fn new(sandbox: Sandbox, session: &str, root: &str) -> Self {
+    pub(super) fn new(sandbox: Sandbox, epoch: u64, source: Arc<dyn Source>, setting: &Setting) -> Self {
+        let Setting { base, session, root } = setting;
         Self {
             sandbox: RwLock::new(sandbox),
-            state: format!("{SHARED}/{session}"),
-            root: root.to_owned(),
+            epoch,
+            source,
+            base,
+            state: format!("{base}/{session}"),
+            root: root.clone(),
             home: OnceCell::new(),
+            server: OnceCell::new(),
+            runner: RwLock::default(),
             engine: std::sync::OnceLock::new(),
             resumed: AtomicBool::new(false),
-            waking: tokio::sync::Mutex::default(),
             beside: std::sync::Mutex::default(),
             followers: Followers::default(),
         }
     }
 
-    pub(super) fn set_session(&mut self, name: &str) {
-        self.state = format!("{SHARED}/{name}");
-    }
-
-    pub(super) fn set_root(&mut self, directory: String) {
-        self.root = directory;
+    /// Which sandbox of its source it is.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Whether it was woken since somebody asked.
@@ -94,24 +128,13 @@ impl SandboxMachine {
     pub(super) async fn wakes(&self, found: &Sandbox, error: &impl MayBePaused) -> bool {
         // Decided before the wait: the error need not be held over it.
         let paused = error.is_paused();
-        paused && self.wake(found).await
-    }
-
-    /// Resumes a paused sandbox, once for all who found it so.
-    async fn wake(&self, found: &Sandbox) -> bool {
-        let _turn = self.waking.lock().await;
-        let connected = found.client().connect(found.id(), Connect::timeout(AWAKE)).await;
-        match connected {
-            Ok(sandbox) => {
-                *self.sandbox.write().unwrap_or_else(PoisonError::into_inner) = sandbox;
-                self.resumed.store(true, Ordering::Relaxed);
-                true
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a paused sandbox could not be resumed");
-                false
-            }
+        if !paused {
+            return false;
         }
+        let Some(awake) = self.source.wake(found, self.epoch).await else { return false };
+        *self.sandbox.write().unwrap_or_else(PoisonError::into_inner) = awake;
+        self.resumed.store(true, Ordering::Relaxed);
+        true
     }
 
     pub(super) async fn home(&self) -> Result<Home, PortError> {
@@ -120,6 +143,45 @@ impl SandboxMachine {
             Ok::<_, PortError>(Home { path: entry.path, owner: entry.owner })
         };
         self.home.get_or_try_init(look).await.cloned()
+    }
+
+    /// What the server offers. One that cannot be asked is taken for plain E2B until it can.
+    pub(super) async fn server(&self) -> Server {
+        let look = || async {
+            let found = self.sandbox().client().capabilities().await?;
+            Ok::<_, CallError>(found.map_or_else(Server::default, |found| Server {
+                is_sandbar: true,
+                replaces_files: found.capabilities.contains_key("replaceFiles"),
+            }))
+        };
+        match self.server.get_or_try_init(look).await {
+            Ok(server) => *server,
+            Err(error) => {
+                tracing::debug!(%error, "the server does not say what it can");
+                Server::default()
+            }
+        }
+    }
+
+    /// Our helper in the sandbox, if it runs commands there: it starts two programs fewer than the script. A server of ours is
+    /// near enough to be sent it at once; others have it when they needed it for searching.
+    pub(super) async fn runner(&self) -> Option<&'static str> {
+        let known = *self.runner.read().unwrap_or_else(PoisonError::into_inner);
+        match known {
+            Some(Runner::Helper) => return Some(helper_path()),
+            Some(Runner::Script) => return None,
+            None => {}
+        }
+        let sent =
+            if self.server().await.is_sandbar { self.helper().await.unwrap_or_default().is_some() } else { false };
+        let runner = if sent { Runner::Helper } else { Runner::Script };
+        *self.runner.write().unwrap_or_else(PoisonError::into_inner) = Some(runner);
+        sent.then(helper_path)
+    }
+
+    /// The helper does not work here.
+    pub(super) fn runs_by_script(&self) {
+        *self.runner.write().unwrap_or_else(PoisonError::into_inner) = Some(Runner::Script);
     }
 
     /// Goes on beside the call; [`SandboxMachine::settle`] waits for it.

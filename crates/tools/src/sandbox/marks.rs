@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::port::{Finished, ShellEnd, ShellEvent, Started, Stream, Survivor};
+use crate::port::{ShellEnd, ShellEvent, Started, Stream, Survivor};
 
 const RS: u8 = 0x1e;
 
@@ -131,9 +131,8 @@ impl Marks {
         let survivors = pairs(&texts[2])
             .into_iter()
             .filter_map(|(pid, command)| Some(Survivor { pid: pid.parse().ok()?, command: shown(&command) }));
-        let finished = pairs(&texts[3])
-            .into_iter()
-            .filter_map(|(task, code)| Some(Finished { exit_code: code.parse().ok()?, log: self.log(&task), task }));
+        let finished =
+            pairs(&texts[3]).into_iter().filter_map(|(task, end)| super::memory::finished(&self.state, task, &end));
         ShellEnd {
             exit_code: texts[0].parse().unwrap_or(-1),
             directory: Some(texts[1].clone()).filter(|path| !path.is_empty()),
@@ -169,6 +168,7 @@ fn started(texts: &[String]) -> ShellEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::Finished;
     use proptest::prelude::*;
 
     fn all(chunks: &[&[u8]]) -> (Vec<u8>, Vec<Said>) {
@@ -199,7 +199,7 @@ mod tests {
             exit_code: 7,
             directory: Some("/usr".into()),
             survivors: vec![Survivor { pid: 12, command: "node a.js".into() }],
-            finished: vec![Finished { task: "b1".into(), exit_code: 0, log: "/s/bg/b1.log".into() }],
+            finished: vec![Finished { task: "b1".into(), exit_code: Some(0), log: "/s/bg/b1.log".into() }],
         };
         let expected =
             [Said::Event(ShellEvent::Started { group: 812, directory: Started::AsAsked }), Said::Last(Some(end))];

@@ -8,16 +8,23 @@ use sdk::Command;
 
 use super::machine::{SandboxMachine, awake, file_error};
 use crate::paths::Places;
-use crate::port::{Memory, PortError};
+use crate::port::{Finished, Memory, PortError};
 
-/// Ends background tasks and removes what was kept for reading. $1 state directory
-const CLOSE: &str = r#"
+/// For programs of ours that only look.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Ends background tasks and removes what was kept for reading. A number that belonged to a task of another time is
+/// somebody else's. $1 state directory
+const CLOSE: &str = concat!(
+    include_str!("tasks.sh"),
+    r#"
 alive() {
     a=
     for d in "$1"/bg/*/; do
-        [ -e "$d/exit" ] || [ -e "$d/exited" ] && continue
+        [ -e "${d}pid" ] && [ -e "${d}keeper" ] && [ ! -e "${d}exit" ] && [ ! -e "${d}exited" ] || continue
+        kept "$d" || continue
         p=
-        read -r p 2>/dev/null <"$d/pid" || [ -n "$p" ] || continue
+        read -r p 2>/dev/null <"${d}pid" || [ -n "$p" ] || continue
         kill -s 0 -- "-$p" 2>/dev/null && a="$a $p"
     done
 }
@@ -31,7 +38,31 @@ while [ -n "$a" ] && [ "$t" -gt 0 ]; do
 done
 for p in $a; do kill -s KILL -- "-$p" 2>/dev/null; done
 rm -rf -- "$1/out"
-"#;
+"#
+);
+
+/// Tells what became of background tasks. $1 state directory
+const TASKS: &str = concat!(include_str!("tasks.sh"), r#"tasks "$1"; printf %s "$f""#);
+
+/// What a line about a task says.
+pub(super) fn finished(state: &str, task: String, end: &str) -> Option<Finished> {
+    let exit_code = match end {
+        "lost" => None,
+        code => Some(code.parse().ok()?),
+    };
+    Some(Finished { exit_code, log: format!("{state}/bg/{task}.log"), task })
+}
+
+impl SandboxMachine {
+    /// Background tasks that ended, or did not survive, and that nobody was told of.
+    pub(super) async fn tasks(&self) -> Result<Vec<Finished>, PortError> {
+        let tasks = Command::exec("/bin/sh", ["-c", TASKS, "sh", &self.state]).cwd("/").timeout(LOOK);
+        let output = self.run(tasks).await?;
+        let lines = output.stdout_text().into_owned();
+        let pairs = lines.lines().filter_map(|line| line.split_once(' '));
+        Ok(pairs.filter_map(|(task, end)| finished(&self.state, task.to_owned(), end)).collect())
+    }
+}
 
 #[async_trait]
 impl Memory for SandboxMachine {
@@ -63,10 +94,14 @@ impl Memory for SandboxMachine {
         written.map(|_| ()).map_err(file_error)
     }
 
+    async fn forget(&self, key: &str) -> Result<(), PortError> {
+        let path = format!("{}/{key}", self.state);
+        awake!(self, |sandbox| sandbox.files().remove(&path)).map_err(file_error)
+    }
+
     async fn forget_shell(&self) -> Result<(), PortError> {
-        for name in ["cwd", "env", "plain"] {
-            let path = format!("{}/{name}", self.state);
-            awake!(self, |sandbox| sandbox.files().remove(&path)).map_err(file_error)?;
+        for key in ["cwd", "env", "plain"] {
+            self.forget(key).await?;
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ pub(super) enum Engine {
 }
 
 /// Named by its content: another version is another file.
-fn helper_path() -> &'static str {
+pub(super) fn helper_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
         let digest = Sha256::digest(HELPER);
@@ -149,7 +149,7 @@ impl SandboxMachine {
     }
 
     /// Where our helper is in the sandbox, sent there if it is not; [`None`] when it cannot be.
-    async fn helper(&self) -> Result<Option<String>, PortError> {
+    pub(super) async fn helper(&self) -> Result<Option<String>, PortError> {
         let program = helper_path();
         let there = awake!(self, |sandbox| sandbox.files().exists(program));
         if there.map_err(file_error)? {
@@ -235,7 +235,7 @@ fn place(search: &Search) -> (String, String) {
 }
 
 /// The rules of walking, which are ours and not ripgrep's defaults.
-fn walking(root: &str, include_ignored: bool) -> Vec<String> {
+fn walking(base: &str, root: &str, include_ignored: bool) -> Vec<String> {
     let fixed = [
         "--no-config",
         "--color=never",
@@ -253,7 +253,7 @@ fn walking(root: &str, include_ignored: bool) -> Vec<String> {
     if !root.split('/').any(|part| part == ".git") {
         arguments.extend(["-g".into(), "!.git/".into()]);
     }
-    if let Some(own) = paths::below(root, SHARED) {
+    if let Some(own) = paths::below(root, base) {
         arguments.extend(["-g".into(), format!("!/{own}/")]);
     }
     arguments
@@ -286,7 +286,7 @@ fn looking_for(search: &Search) -> Vec<String> {
 impl Searches for SandboxMachine {
     async fn count(&self, search: &Search) -> Result<Counted, PortError> {
         let (directory, target) = place(search);
-        let mut arguments = walking(&search.root, search.include_ignored);
+        let mut arguments = walking(self.base, &search.root, search.include_ignored);
         arguments.extend(["-c", "-0", "-H", "--stats", "--binary"].map(str::to_owned));
         arguments.extend(looking_for(search));
         for glob in search.globs.iter().filter(|glob| glob.starts_with('!')) {
@@ -307,7 +307,7 @@ impl Searches for SandboxMachine {
         }
         let (hits, searched) = counts(&partial.stdout);
         let mut counted = Counted { searched, timed_out: partial.code.is_none(), ..Counted::default() };
-        let selector = Selector::new(search, SHARED).map_err(|error| PortError::Other(error.0))?;
+        let selector = Selector::new(search, self.base).map_err(|error| PortError::Other(error.0))?;
         let hits = hits.into_iter().filter(|(path, _)| search.root_is_file || selector.takes(path));
         let hits: Vec<(String, u64)> = hits.map(|(path, lines)| (paths::join(&directory, &path), lines)).collect();
         let all: Vec<String> = hits.iter().map(|(path, _)| path.clone()).collect();
@@ -352,7 +352,7 @@ impl Searches for SandboxMachine {
             return self.find_plainly(find, LIST_DIRECTORIES, None).await;
         }
         let list = |include_ignored: bool| {
-            let mut arguments = walking(&find.root, include_ignored);
+            let mut arguments = walking(self.base, &find.root, include_ignored);
             arguments.extend(["--files", "-0"].map(str::to_owned));
             if let Some(part) = find.pattern.name_part() {
                 let parts: Vec<&str> = [part].into_iter().chain(IGNORE_FILES).collect();
@@ -373,7 +373,7 @@ impl Searches for SandboxMachine {
             let known: HashSet<&String> = plain.iter().collect();
             ignored = names(&all.stdout).into_iter().filter(|path| !known.contains(path)).collect();
         }
-        let selector = Selector::plain(&find.root, SHARED);
+        let selector = Selector::plain(&find.root, self.base);
         let mut matched: Vec<(String, bool)> = Vec::new();
         for (path, is_ignored) in
             plain.into_iter().map(|path| (path, false)).chain(ignored.into_iter().map(|path| (path, true)))
@@ -403,7 +403,7 @@ impl SandboxMachine {
     async fn ignored(&self, search: &Search, selector: &Selector) -> Result<u64, PortError> {
         let mut seen = [HashSet::new(), HashSet::new()];
         for (include_ignored, seen) in [false, true].into_iter().zip(&mut seen) {
-            let mut arguments = walking(&search.root, include_ignored);
+            let mut arguments = walking(self.base, &search.root, include_ignored);
             arguments.extend(["--files", "-0", "--", "./"].map(str::to_owned));
             let Some(partial) = self.ripgrep(&search.root, arguments, search.limit).await? else { return Ok(0) };
             seen.extend(names(&partial.stdout).into_iter().filter(|path| selector.takes(path)));
@@ -430,7 +430,7 @@ impl SandboxMachine {
         script: &str,
         limit: Duration,
     ) -> Result<(Vec<(String, i128, bool)>, bool), PortError> {
-        let own = paths::below(root, SHARED).map_or(String::new(), |own| format!("./{own}"));
+        let own = paths::below(root, self.base).map_or(String::new(), |own| format!("./{own}"));
         let command = Command::exec("/bin/sh", ["-c", script, "sh", &own]).cwd(root);
         let partial = self.bounded(command, limit).await.map_err(command_error)?;
         let text = String::from_utf8_lossy(&partial.stdout).into_owned();
@@ -482,7 +482,7 @@ impl SandboxMachine {
         if search.root_is_file {
             chosen.push(search.root.clone());
         } else {
-            let selector = Selector::new(search, SHARED).map_err(|error| PortError::Other(error.0))?;
+            let selector = Selector::new(search, self.base).map_err(|error| PortError::Other(error.0))?;
             let (listed, timed_out) = self.walk(&search.root, LIST, search.limit).await?;
             counted.timed_out = timed_out;
             for (path, time, ignored) in listed {
@@ -583,7 +583,7 @@ impl SandboxMachine {
 
     async fn find_plainly(&self, find: &Find, script: &str, note: Option<String>) -> Result<Found, PortError> {
         let (listed, timed_out) = self.walk(&find.root, script, find.limit).await?;
-        let selector = Selector::plain(&find.root, SHARED);
+        let selector = Selector::plain(&find.root, self.base);
         let mut found = Found { timed_out, note, ..Found::default() };
         for (path, modified, ignored) in listed {
             if !selector.takes(&path) {

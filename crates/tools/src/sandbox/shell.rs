@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use sdk::{Chunk, Command, Output, Running, Sandbox};
+use sdk::{Chunk, Command, CommandError, Output, Running, Sandbox};
 
 use super::machine::{Followers, SandboxMachine, awake, command_error, file_error};
 use super::marks::{Marks, Said};
 use crate::port::{PortError, Shell, ShellCall, ShellEnd, ShellEvent, Shells, Stream};
 
-const FOREGROUND: &str = include_str!("foreground.sh");
-const BACKGROUND: &str = include_str!("background.sh");
+const FOREGROUND: &str = concat!(include_str!("tasks.sh"), include_str!("foreground.sh"));
+const BACKGROUND: &str = concat!(include_str!("tasks.sh"), include_str!("background.sh"));
 const INNER: &str = include_str!("inner.sh");
 const MERGE: &str = include_str!("merge.sh");
 const KILL: &str = include_str!("kill.sh");
@@ -43,7 +43,9 @@ const ENVIRONMENT: [(&str, &str); 15] = [
 ];
 
 /// Takes over the output of a command that goes on alone. $1 state directory, $2 group, stdin: the output
-const FOLLOW: &str = r#"
+const FOLLOW: &str = concat!(
+    include_str!("tasks.sh"),
+    r#"
 s=$1
 mkdir -p "$s/bg" || exit 125
 n=1
@@ -51,6 +53,7 @@ while ! mkdir "$s/bg/b$n" 2>/dev/null; do
     n=$((n + 1))
     [ "$n" -lt 10000 ] || exit 125
 done
+keep "$s/bg/b$n/"
 printf %s "$2" >"$s/bg/b$n/pid"
 : >"$s/bg/b$n.log"
 echo "b$n"
@@ -60,7 +63,8 @@ echo "b$n"
     exec cat >"$s/bg/b$n.log"
 )
 cat >/dev/null
-"#;
+"#
+);
 
 #[async_trait]
 impl Shells for SandboxMachine {
@@ -75,17 +79,36 @@ impl Shells for SandboxMachine {
         } else {
             command
         };
-        let script = if background { BACKGROUND } else { FOREGROUND };
         let seconds = limit.as_secs().to_string();
         let directory = directory.unwrap_or_default();
-        let mut arguments: Vec<String> =
-            ["-c", script, "sh", &self.state, &mark, &id, &self.root, &seconds, &directory, INNER, MERGE]
-                .map(str::to_owned)
-                .into();
-        arguments.extend(pieces(&command));
-        let process =
-            Command::exec("/bin/sh", arguments).envs(ENVIRONMENT).env("LANG", "C.UTF-8").cwd("/").no_timeout();
-        let running = awake!(self, |sandbox| sandbox.commands().start(&process)).map_err(command_error)?;
+        let process = |launch: &[&str]| {
+            let (program, before) = launch.split_first().unwrap_or((&"/bin/sh", &[]));
+            let arguments = [&self.state, &mark, &id, &self.root, &seconds, &directory, INNER, MERGE];
+            let arguments = before.iter().copied().chain(arguments).map(str::to_owned).chain(pieces(&command));
+            Command::exec(*program, arguments).envs(ENVIRONMENT).env("LANG", "C.UTF-8").cwd("/").no_timeout()
+        };
+        let by_script = ["/bin/sh", "-c", if background { BACKGROUND } else { FOREGROUND }, "sh"];
+        let by_helper = if background { None } else { self.runner().await };
+        let started = match by_helper {
+            Some(helper) => {
+                let process = process(&[helper, "--run"]);
+                awake!(self, |sandbox| sandbox.commands().start(&process))
+            }
+            None => {
+                let process = process(&by_script);
+                awake!(self, |sandbox| sandbox.commands().start(&process))
+            }
+        };
+        let running = match started {
+            // Somebody removed the helper, or nothing may be executed where it is.
+            Err(CommandError::NotStartable { .. }) if by_helper.is_some() => {
+                self.runs_by_script();
+                let process = process(&by_script);
+                awake!(self, |sandbox| sandbox.commands().start(&process))
+            }
+            started => started,
+        };
+        let running = running.map_err(command_error)?;
         Ok(Box::new(SandboxShell {
             sandbox: self.sandbox(),
             state: self.state.clone(),
@@ -250,10 +273,10 @@ async fn follow_up(mut shell: SandboxShell, writer: &Running, so_far: Bytes, exi
         match shell.next().await? {
             ShellEvent::Output(_, bytes) => writer.process().send_stdin(bytes).await.map_err(command_error)?,
             ShellEvent::Ended(end) => {
-                writer.process().close_stdin().await.map_err(command_error)?;
+                // The log's keeper goes when there is no more to write; by then it must be known how the command ended.
                 let code = format!("{}\n", end.exit_code);
                 shell.sandbox.files().write(exit, code).await.map_err(file_error)?;
-                return Ok(());
+                return writer.process().close_stdin().await.map_err(command_error);
             }
             _ => {}
         }

@@ -37,9 +37,11 @@ struct Request {
     command: String,
     limit: Duration,
     directory: Option<String>,
+    called: Instant,
 }
 
-pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, id: &str, input: &mut Input) -> Outcome {
+/// `called` is when somebody began to wait for the answer.
+pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, called: Instant, id: &str, input: &mut Input) -> Outcome {
     let command = input.text("command")?;
     let restart = input.flag("restart")?;
     let seconds = input.integer("timeout")?;
@@ -72,7 +74,7 @@ pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, id: &str, input: &
             .filter(|seconds| *seconds > 0)
             .ok_or_else(|| invalid(format!("`timeout` is {seconds}; it is in seconds, from 1 to {MOST}.")))?,
     };
-    let request = Request { command, limit: Duration::from_secs(limit), directory };
+    let request = Request { command, limit: Duration::from_secs(limit), directory, called };
     let call = ShellCall {
         id: id.to_owned(),
         command: if background { without_ampersand(&request.command).to_owned() } else { request.command.clone() },
@@ -140,15 +142,19 @@ async fn in_foreground(
 ) -> Outcome {
     let asked = Instant::now();
     let deadline = asked + request.limit;
-    let detach_at = watch.detach_after.map(|after| asked + after);
+    let detach_at = watch.detach_after.map(|after| request.called + after);
     let mut capture = Capture::default();
     let mut spoken = asked;
     let mut heartbeat = asked + HEARTBEAT;
     let mut place = Started::AsAsked;
+    let mut group = None;
     let over = loop {
         tokio::select! {
             event = shell.next() => match event {
-                Ok(ShellEvent::Started { directory, .. }) => place = directory,
+                Ok(ShellEvent::Started { directory, group: started }) => {
+                    place = directory;
+                    group = Some(started).filter(|group| *group > 1);
+                }
                 Ok(ShellEvent::Task { .. }) => {}
                 Ok(ShellEvent::Output(stream, bytes)) => {
                     capture.push(stream, &bytes);
@@ -166,7 +172,8 @@ async fn in_foreground(
                 capture.finish();
                 let detached = shell.detach(Bytes::from(capture.all())).await;
                 let (task, log) = detached.map_err(|error| broken("go on in the background", &error))?;
-                return Ok(detached_answer(&capture, asked.elapsed(), &task, &log));
+                let detached = Detached { task, log, group };
+                return Ok(detached_answer(&capture, request.called.elapsed(), &detached));
             }
             () = sleep_until(heartbeat) => {
                 heartbeat = Instant::now() + HEARTBEAT;
@@ -297,10 +304,7 @@ impl Report<'_> {
             "output_bytes": capture.total(), "output_lines": super::line_count(&body), "truncated": too_long, "output_path": kept,
             "bytes_dropped": capture.dropped(),
             "still_running": survivors.iter().map(|one| json!({ "pid": one.pid, "command": one.command })).collect::<Vec<_>>(),
-            "finished_tasks": finished
-                .iter()
-                .map(|one| json!({ "task_id": one.task, "exit_code": one.exit_code, "output_path": one.log }))
-                .collect::<Vec<_>>(),
+            "finished_tasks": finished.iter().map(finished_fact).collect::<Vec<_>>(),
             "background": Value::Null,
         });
         Ok(Done::text(text, structured).failing(code))
@@ -424,9 +428,20 @@ fn survivors_note(survivors: &[Survivor]) -> Option<String> {
     ))
 }
 
-fn finished_note(finished: &Finished) -> String {
+pub(crate) fn finished_fact(finished: &Finished) -> Value {
     let Finished { task, exit_code, log } = finished;
-    format!("[Background task {task} has ended with exit code {exit_code}. Output: {log}]")
+    json!({ "task_id": task, "exit_code": exit_code, "survived": exit_code.is_some(), "output_path": log })
+}
+
+pub(crate) fn finished_note(finished: &Finished) -> String {
+    let Finished { task, exit_code, log } = finished;
+    match exit_code {
+        Some(code) => format!("[Background task {task} has ended with exit code {code}. Output: {log}]"),
+        None => format!(
+            "[Background task {task} did not survive: the sandbox was paused or replaced. Start it again if it is needed. Output \
+             until then: {log}]"
+        ),
+    }
 }
 
 fn looks_like_question(body: &str) -> bool {
@@ -478,7 +493,7 @@ async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request
         );
         return Ok(Done::text(text, structured(None, "")));
     };
-    let said = machine.read(&log, BUDGET * 4).await.map(|contents| contents.bytes).unwrap_or_default();
+    let said = machine.read(&log, BUDGET * 4).await.unwrap_or_default();
     let code = failure_of(&request.command, end.exit_code);
     let how = if code.is_none() { Ended::Well } else { Ended::Badly };
     let body = fit(&strip_escapes(&readable(&said)), BUDGET - 1000, how, Some(&log));
@@ -495,11 +510,20 @@ async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request
     Ok(Done::text(text, structured(Some(&end), &body)).failing(code))
 }
 
-fn detached_answer(capture: &Capture, elapsed: Duration, task: &str, log: &str) -> Done {
+/// A command that goes on as a background task.
+struct Detached {
+    task: String,
+    log: String,
+    group: Option<u32>,
+}
+
+fn detached_answer(capture: &Capture, elapsed: Duration, detached: &Detached) -> Done {
+    let Detached { task, log, group } = detached;
     let body = strip_escapes(&readable(&capture.all()));
     let notice = format!(
-        "[Still running after {} s, so it goes on as background task {task}. Output: {log}. Check with read_file (offset -50).]",
-        elapsed.as_secs()
+        "[Still running after {} s, so it goes on as background task {task}. Output: {log}. Check with read_file (offset -50){}.]",
+        elapsed.as_secs(),
+        group.map_or(String::new(), |group| format!("; stop with: kill -TERM -- -{group}"))
     );
     let shown = fit(&body, BUDGET - notice.chars().count() - 1, Ended::Well, Some(log));
     let stdout = fit(&strip_escapes(&readable(&capture.of(Stream::Stdout))), BUDGET, Ended::Well, Some(log));
@@ -508,7 +532,7 @@ fn detached_answer(capture: &Capture, elapsed: Duration, task: &str, log: &str) 
     let structured = json!({
         "exit_code": Value::Null, "timed_out": false, "cancelled": false, "duration_ms": elapsed.as_millis() as u64,
         "stdout": stdout, "stderr": stderr, "output_bytes": capture.total(), "truncated": false,
-        "background": { "task_id": task, "output_path": log, "running": true },
+        "background": { "task_id": task, "pid": group, "pgid": group, "output_path": log, "running": true },
     });
     Done::text(text, structured)
 }

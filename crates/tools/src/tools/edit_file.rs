@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::read_file::refuse_other;
+use super::read_file::changeable;
 use super::{count, failed, line_count, locate, not_found, write_file};
 use crate::diagnosis;
 use crate::diff;
@@ -12,12 +12,14 @@ use crate::edit::{self, Edit, Edited, Tier, Unedited};
 use crate::encoding::{decode, is_binary};
 use crate::input::{Input, invalid};
 use crate::ledger::{self, Seen, digest};
-use crate::port::{Basis, Machine, PortError};
+use crate::port::{Basis, Fetch, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 
 /// Larger files are for sed.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 const AROUND: usize = 4;
+/// Shorter texts stand in a file by chance, which says nothing about an edit that was made already.
+const TELLING: usize = 12;
 const MOST_SHOWN: usize = 60;
 const WIDTH: usize = 300;
 
@@ -71,30 +73,20 @@ enum Attempt {
 
 async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Failure> {
     let Request { path, old, new, replace_all } = request;
-    let look = async {
-        let stat = machine.stat(path).await?;
-        Ok::<_, PortError>(stat)
-    };
-    let (stat, seen) = tokio::join!(look, ledger::recall(machine, path));
-    let stat = match stat {
-        Ok(stat) => stat,
+    let (fetched, seen) = tokio::join!(machine.fetch(path, MOST_BYTES), ledger::recall(machine, path));
+    let fetch = match fetched {
+        Ok(fetched) => changeable(path, fetched)?,
         Err(PortError::NotFound | PortError::NotADirectory) => return Err(not_found(machine, path).await),
         Err(error) => return Err(failed("edit", path, &error)),
     };
     let seen = seen.map_err(|error| failed("recall", path, &error))?;
-    refuse_other(path, stat.kind)?;
-    if stat.size > MOST_BYTES {
-        let text = format!("{path} has {} bytes; {MOST_BYTES} are the most for an edit. Use bash with sed.", stat.size);
-        return Err(Failure::new(ErrorCode::TooLarge, text).with(json!({ "path": path, "size": stat.size })));
-    }
-    let bytes = machine.read(path, usize::MAX).await.map_err(|error| failed("read", path, &error))?.bytes;
-    if is_binary(&bytes) {
+    let Fetch { bytes, sha256: before, .. } = &fetch;
+    if is_binary(bytes) {
         let text = format!("{path} is binary ({} bytes). Use bash to change it.", bytes.len());
         return Err(Failure::new(ErrorCode::BinaryFile, text).with(json!({ "path": path, "size": bytes.len() })));
     }
-    let before = digest(&bytes);
-    let decoded = decode(&bytes);
-    let stale = seen.as_ref().is_some_and(|seen| seen.sha256 != before);
+    let decoded = decode(bytes);
+    let stale = seen.as_ref().is_some_and(|seen| seen.sha256 != *before);
     let changed = seen.as_ref().filter(|_| stale).and_then(|seen| diff::changed(seen.text.as_deref()?, &decoded.text));
     if stale && *replace_all {
         let shown =
@@ -107,20 +99,26 @@ async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Fa
         return Err(Failure::new(ErrorCode::Stale, text).with(json!({ "path": path, "sha256": before })));
     }
     let edit = Edit { old, new, replace_all: *replace_all };
-    let edited = match edit::apply(&bytes, edit) {
+    let mut edited = match edit::apply(bytes, edit) {
         Ok(edited) => edited,
         Err(unedited) => return Err(explain(request, &decoded.text, seen.as_ref(), unedited)),
     };
-    match machine.replace(path, Bytes::from(edited.bytes.clone()), Basis::Was { stat: &stat, sha256: &before }).await {
+    let new_bytes = Bytes::from(std::mem::take(&mut edited.bytes));
+    let after = decode(&new_bytes);
+    let sha256 = digest(&new_bytes);
+    let first = edited.lines.first().copied().unwrap_or(1);
+    let note = Seen::new(path, &new_bytes, sha256.clone(), &after.text).after_edit(seen.as_ref(), old, first);
+    let replace = machine.replace(path, new_bytes.clone(), Basis::of(&fetch));
+    let (replaced, difference) = tokio::join!(
+        ledger::with_note(machine, &note, seen.as_ref(), replace),
+        // Found out while the file travels.
+        async { diff::unified(&decoded.text, &after.text, 400) }
+    );
+    match replaced {
         Ok(_) => {}
         Err(PortError::Conflict) => return Ok(Attempt::Raced),
         Err(error) => return Err(failed("edit", path, &error)),
     }
-    let after = decode(&edited.bytes);
-    let sha256 = digest(&edited.bytes);
-    let first = edited.lines.first().copied().unwrap_or(1);
-    let note = Seen::new(path, &edited.bytes, sha256.clone(), &after.text).after_edit(seen, old, first);
-    ledger::remember(machine, &note).await.map_err(|error| failed("remember", path, &error))?;
 
     let mut text = summary(path, &edited);
     if stale {
@@ -131,7 +129,6 @@ async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Fa
     }
     text.push('\n');
     text.push_str(&snippet(&after.text, &edited));
-    let difference = diff::unified(&decoded.text, &after.text, 400);
     let structured = json!({
         "path": path, "replacements": edited.lines.len(), "lines": edited.lines, "tier": edited.tier.as_str(), "stale": stale,
         "created": false, "sha256": sha256, "diff": Some(difference).filter(|text| text.len() <= 16 * 1024),
@@ -190,7 +187,7 @@ fn explain(request: &Request, text: &str, seen: Option<&Seen>, unedited: Unedite
             let mut message = format!("old_string not found in {path}.");
             if let Some(line) = seen.and_then(|seen| seen.replaced_before(old)) {
                 message.push_str(&format!(" This text was already replaced by your edit at line {line}."));
-            } else if text.contains(new.as_str()) && !new.trim().is_empty() {
+            } else if text.contains(new.as_str()) && new.trim().chars().count() >= TELLING {
                 let line = text[..text.find(new.as_str()).unwrap_or(0)].matches('\n').count() + 1;
                 message.push_str(&format!(" new_string is already there, at line {line}."));
             }

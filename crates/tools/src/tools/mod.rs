@@ -79,6 +79,8 @@ async fn suggestions(machine: &dyn Machine, path: &str) -> Vec<String> {
     let entries = machine.list(directory).await.unwrap_or_default();
     let mut near: Vec<(f32, String)> = entries
         .iter()
+        // What is listed and does not exist all the same is a link that leads nowhere.
+        .filter(|entry| entry.name != name)
         .filter_map(|entry| {
             let like = if entry.name.eq_ignore_ascii_case(name) {
                 1.0

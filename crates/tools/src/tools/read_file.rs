@@ -1,16 +1,15 @@
 //! `read_file`: a page of a text file, a picture, or a directory. Size alone is never an error.
 
-use std::time::Duration;
+use std::borrow::Cow;
 
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::{BUDGET, count, failed, locate, not_found};
 use crate::encoding::{Decoded, Encoding, LineEnding, decode, is_binary};
 use crate::image::{self, Picture};
 use crate::input::{Input, invalid};
-use crate::ledger::{self, Seen, digest};
-use crate::port::{Kind, Machine, PortError, Stat, Window};
+use crate::ledger::{self, Seen};
+use crate::port::{Fetch, Fetched, Machine, PortError, Window};
 use crate::result::{Block, Done, ErrorCode, Failure, Outcome};
 
 const LINES: u64 = 2000;
@@ -22,8 +21,6 @@ const WHOLE: u64 = 10 * 1024 * 1024;
 /// Lines of files above this are not counted unless somebody asks for a place in them.
 const COUNTED: u64 = 256 * 1024 * 1024;
 const MOST_ENTRIES: usize = 1000;
-/// Pseudo files may never end.
-const READ_DEADLINE: Duration = Duration::from_secs(5);
 
 struct Request {
     path: String,
@@ -37,20 +34,21 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     let limit = input.bounded("limit", 1, MOST_LINES)?.unwrap_or(LINES);
     let path = locate(machine, &path).await?;
     let request = Request { path, offset, limit: usize::try_from(limit).unwrap_or(usize::MAX) };
-    let stat = match machine.stat(&request.path).await {
-        Ok(stat) => stat,
-        Err(PortError::NotFound | PortError::NotADirectory) => return Err(not_found(machine, &request.path).await),
-        Err(error) => return Err(failed("read", &request.path, &error)),
-    };
-    match stat.kind {
-        Kind::Directory => directory(machine, &request.path).await,
-        Kind::Other => Err(Failure::new(
-            ErrorCode::NotAFile,
-            format!("{} is not a regular file (a device, pipe or socket). Use bash to work with it.", request.path),
-        )
-        .with(json!({ "path": request.path }))),
-        Kind::File if stat.size > WHOLE => window(machine, &request, &stat).await,
-        Kind::File => whole(machine, &request, &stat).await,
+    let path = &request.path;
+    let not_a_file = |text: String| Err(Failure::new(ErrorCode::NotAFile, text).with(json!({ "path": path })));
+    match machine.fetch(path, WHOLE).await {
+        Ok(Fetched::Directory) => directory(machine, path).await,
+        Ok(Fetched::Special) => {
+            not_a_file(format!("{path} is not a regular file (a device, pipe or socket). Use bash to work with it."))
+        }
+        Ok(Fetched::Large { size }) => window(machine, &request, size).await,
+        Ok(Fetched::File(fetch)) => whole(machine, &request, &fetch).await,
+        Err(PortError::NotFound | PortError::NotADirectory) => Err(not_found(machine, path).await),
+        Err(PortError::Slow(after)) => not_a_file(format!(
+            "{path} gave no end within {} s. Use bash with head to read a part of it.",
+            after.as_secs()
+        )),
+        Err(error) => Err(failed("read", path, &error)),
     }
 }
 
@@ -74,48 +72,39 @@ async fn directory(machine: &dyn Machine, path: &str) -> Outcome {
     Ok(Done::text(text, structured))
 }
 
-async fn whole(machine: &dyn Machine, request: &Request, stat: &Stat) -> Outcome {
+async fn whole(machine: &dyn Machine, request: &Request, fetch: &Fetch) -> Outcome {
     let path = &request.path;
-    let most = usize::try_from(WHOLE).unwrap_or(usize::MAX) + 1;
-    let read = timeout(READ_DEADLINE, machine.read(path, most)).await.unwrap_or(Err(PortError::Slow(READ_DEADLINE)));
-    let contents = match read {
-        Ok(contents) => contents,
-        Err(PortError::Slow(after)) => {
-            let text =
-                format!("{path} gave no end within {} s. Use bash with head to read a part of it.", after.as_secs());
-            return Err(Failure::new(ErrorCode::NotAFile, text).with(json!({ "path": path })));
-        }
-        Err(error) => return Err(failed("read", path, &error)),
-    };
-    let bytes = contents.bytes;
-    if let Some(kind) = image::kind(&bytes) {
-        return picture(path, kind, &bytes);
+    let Fetch { bytes, sha256, .. } = fetch;
+    if let Some(kind) = image::kind(bytes) {
+        return picture(path, kind, bytes);
     }
-    if is_binary(&bytes) {
-        return Err(binary(path, &bytes, bytes.len() as u64));
+    if is_binary(bytes) {
+        return Err(binary(path, bytes, bytes.len() as u64));
     }
-    let decoded = decode(&bytes);
-    let sha256 = digest(&bytes);
+    let decoded = decode(bytes);
     let page = Page::of(&decoded.text, request)?;
-    let mut seen = Seen::new(path, &bytes, sha256.clone(), &decoded.text);
+    let mut seen = Seen::new(path, bytes, sha256.clone(), &decoded.text);
     if page.total > 0 {
         seen.ranges.push((page.first as u64, page.last as u64));
     }
-    ledger::remember(machine, &seen).await.map_err(|error| failed("remember", path, &error))?;
-    let size = if contents.whole { bytes.len() as u64 } else { stat.size };
-    Ok(page.render(path, &decoded, size, Some(&sha256)))
+    // The answer is put together while the note travels.
+    let size = bytes.len() as u64;
+    let (noted, done) =
+        tokio::join!(ledger::remember(machine, &seen), async { page.render(path, &decoded, size, Some(sha256)) });
+    noted.map_err(|error| failed("remember", path, &error))?;
+    Ok(done)
 }
 
 /// Lines that the sandbox cut out of a large file.
-async fn window(machine: &dyn Machine, request: &Request, stat: &Stat) -> Outcome {
+async fn window(machine: &dyn Machine, request: &Request, size: u64) -> Outcome {
     let path = &request.path;
     let offset = request.offset.unwrap_or(1);
     let first = if offset == 0 { 1 } else { offset };
-    let count_all = stat.size <= COUNTED || request.offset.is_some();
+    let count_all = size <= COUNTED || request.offset.is_some();
     let window = Window { first, count: request.limit, count_all };
     let windowed = machine.window(path, window).await.map_err(|error| failed("read", path, &error))?;
     if is_binary(&windowed.bytes) {
-        return Err(binary(path, &windowed.bytes, stat.size));
+        return Err(binary(path, &windowed.bytes, size));
     }
     let total = windowed.total_lines.map(|lines| usize::try_from(lines).unwrap_or(usize::MAX));
     if let Some(total) = total
@@ -131,20 +120,18 @@ async fn window(machine: &dyn Machine, request: &Request, stat: &Stat) -> Outcom
         }
         (_, None) => 1,
     };
-    let lines = split(&decoded.text);
-    let shown = shown_lines(&lines, at);
+    let shown = shown_lines(lines(&decoded.text), at);
     let last = at + shown.len().saturating_sub(1);
     let total_known = total.unwrap_or(usize::MAX);
     let page = Page { first: at, last, total: total_known, shown, next: (last < total_known).then_some(last + 1) };
-    let mut done = page.render(path, &decoded, stat.size, None);
+    let mut done = page.render(path, &decoded, size, None);
     if total.is_none()
         && let Some(Block::Text(text)) = done.content.first_mut()
     {
         let cut = text.rfind("\n[Showing lines").unwrap_or(text.len());
         text.truncate(cut);
         text.push_str(&format!(
-            "\n[Showing lines {at}–{last} of a file of {} bytes. Continue with offset={}, or use grep to find a place in it.]",
-            stat.size,
+            "\n[Showing lines {at}–{last} of a file of {size} bytes. Continue with offset={}, or use grep to find a place in it.]",
             last + 1
         ));
         done.structured["total_lines"] = Value::Null;
@@ -194,8 +181,7 @@ struct Page {
 
 impl Page {
     fn of(text: &str, request: &Request) -> Result<Self, Failure> {
-        let lines = split(text);
-        let total = lines.len();
+        let total = count_lines(text);
         let first = match request.offset {
             None | Some(0 | 1) => 1,
             Some(offset) if offset > 0 => usize::try_from(offset).unwrap_or(usize::MAX),
@@ -204,13 +190,12 @@ impl Page {
         if first > total && total > 0 {
             return Err(past_the_end(&request.path, total, request.offset.unwrap_or(1)));
         }
-        let end = total.min((first - 1).saturating_add(request.limit));
-        let shown = shown_lines(lines.get(first - 1..end).unwrap_or_default(), first);
+        let shown = shown_lines(lines(text).skip(first - 1).take(request.limit), first);
         let last = first - 1 + shown.len();
         Ok(Self { first, last, total, shown, next: (last < total).then_some(last + 1) })
     }
 
-    fn render(self, path: &str, decoded: &Decoded, size: u64, sha256: Option<&str>) -> Done {
+    fn render(self, path: &str, decoded: &Decoded<'_>, size: u64, sha256: Option<&str>) -> Done {
         let Self { first, last, total, shown, next } = self;
         let line_ending = LineEnding::of(&decoded.text);
         let mut text =
@@ -250,29 +235,37 @@ fn past_the_end(path: &str, total: usize, offset: i64) -> Failure {
 }
 
 /// Lines without their ends. A file of `\r` alone has lines too.
-fn split(text: &str) -> Vec<&str> {
-    if text.is_empty() {
-        return Vec::new();
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let (end, body) = match line_end(text) {
+        '\r' => ('\r', text.trim_end_matches('\r')),
+        end => (end, text.strip_suffix(end).unwrap_or(text)),
+    };
+    // No text is no line, not an empty one.
+    let split = (!text.is_empty()).then(|| body.split(end));
+    split.into_iter().flatten().map(|line| line.strip_suffix('\r').unwrap_or(line))
+}
+
+fn count_lines(text: &str) -> usize {
+    match line_end(text) {
+        '\r' => lines(text).count(),
+        _ => {
+            memchr::memchr_iter(b'\n', text.as_bytes()).count() + usize::from(!text.is_empty() && !text.ends_with('\n'))
+        }
     }
-    if !text.contains('\n') && text.contains('\r') {
-        return text.trim_end_matches('\r').split('\r').collect();
-    }
-    let body = text.strip_suffix('\n').unwrap_or(text);
-    body.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)).collect()
+}
+
+fn line_end(text: &str) -> char {
+    let has = |byte| memchr::memchr(byte, text.as_bytes()).is_some();
+    if !has(b'\n') && has(b'\r') { '\r' } else { '\n' }
 }
 
 /// Numbered lines, as many as fit, at least one.
-fn shown_lines(lines: &[&str], first: usize) -> Vec<String> {
+fn shown_lines<'a>(lines: impl Iterator<Item = &'a str>, first: usize) -> Vec<String> {
     // Room for the notices after the lines.
     let mut room = BUDGET - 500;
     let mut shown = Vec::new();
-    for (at, line) in lines.iter().enumerate() {
-        let mut text: String = line.chars().take(WIDTH).collect();
-        let more = line.chars().count() - text.chars().count();
-        if more > 0 {
-            text.push_str(&format!("… [+{more} chars on this line]"));
-        }
-        let text = format!("{}\t{}", first + at, text.replace('\0', "\\x00"));
+    for (number, line) in (first..).zip(lines) {
+        let text = format!("{number}\t{}", narrow(line));
         let length = text.chars().count() + 1;
         if length > room && !shown.is_empty() {
             break;
@@ -283,13 +276,31 @@ fn shown_lines(lines: &[&str], first: usize) -> Vec<String> {
     shown
 }
 
-/// For other tools: refuses what no file can be.
-pub(crate) fn refuse_other(path: &str, kind: Kind) -> Result<(), Failure> {
-    match kind {
-        Kind::File => Ok(()),
-        Kind::Directory => {
+/// A line as wide as it may be.
+fn narrow(line: &str) -> Cow<'_, str> {
+    let line =
+        if memchr::memchr(0, line.as_bytes()).is_some() { line.replace('\0', "\\x00").into() } else { Cow::from(line) };
+    // No line has more characters than bytes.
+    if line.len() <= WIDTH {
+        return line;
+    }
+    match line.char_indices().nth(WIDTH) {
+        None => line,
+        Some((end, _)) => format!("{}… [+{} chars on this line]", &line[..end], line[end..].chars().count()).into(),
+    }
+}
+
+/// For other tools: the content of a file that is to be changed, or why it cannot be.
+pub(crate) fn changeable(path: &str, fetched: Fetched) -> Result<Fetch, Failure> {
+    match fetched {
+        Fetched::File(fetch) => Ok(fetch),
+        Fetched::Directory => {
             Err(Failure::new(ErrorCode::IsDirectory, format!("{path} is a directory. Name a file in it.")))
         }
-        Kind::Other => Err(invalid(format!("{path} is not a regular file; use bash to work with it."))),
+        Fetched::Special => Err(invalid(format!("{path} is not a regular file; use bash to work with it."))),
+        Fetched::Large { size } => {
+            let text = format!("{path} has {size} bytes, which is too much for a change. Use bash with sed.");
+            Err(Failure::new(ErrorCode::TooLarge, text).with(json!({ "path": path, "size": size })))
+        }
     }
 }

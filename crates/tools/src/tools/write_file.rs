@@ -4,27 +4,20 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::read_file::refuse_other;
+use super::read_file::changeable;
 use super::{count, failed, line_count, locate};
 use crate::diff;
 use crate::dispatch::OverwriteGuard;
 use crate::encoding::{Encoding, LineEnding, Unencodable, decode, is_binary};
 use crate::input::{Input, invalid};
 use crate::ledger::{self, Seen, digest};
-use crate::port::{Basis, Machine, PortError, Stat};
+use crate::port::{Basis, Fetch, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 
 const MOST_BYTES: usize = 10 * 1024 * 1024;
 /// Lines of a difference that is shown to explain a refusal.
 const SHOWN_DIFFERENCE: usize = 40;
 const MOST_DIFFERENCE_BYTES: usize = 16 * 1024;
-
-/// What stands at the path now.
-struct Existing {
-    stat: Stat,
-    bytes: Bytes,
-    sha256: String,
-}
 
 pub(crate) async fn run(machine: &dyn Machine, guard: OverwriteGuard, input: &mut Input) -> Outcome {
     let path = input.required_text("path")?;
@@ -61,28 +54,35 @@ async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, conte
         refuse_unseen(path, existing, seen.as_ref())?;
     }
     let prepared = prepare(existing.as_ref(), content)?;
-    let sha256 = digest(&prepared.bytes);
+    let bytes = Bytes::from(prepared.bytes);
+    let sha256 = digest(&bytes);
     let old = existing.as_ref().filter(|old| !is_binary(&old.bytes)).map(|old| decode(&old.bytes));
-    let warnings = placeholders(content, old.as_ref().map(|old| old.text.as_str()));
+    let warnings = placeholders(content, old.as_ref().map(|old| &*old.text));
     let unchanged = existing.as_ref().is_some_and(|existing| existing.sha256 == sha256);
     let mut notes = prepared.notes;
-    if !unchanged {
-        let basis = match &existing {
-            Some(existing) => Basis::Was { stat: &existing.stat, sha256: &existing.sha256 },
-            None => Basis::Absent,
-        };
-        match machine.replace(path, Bytes::from(prepared.bytes.clone()), basis).await {
+    let note = Seen::new(path, &bytes, sha256.clone(), &prepared.text);
+    let difference = async {
+        let shown = old.as_ref().filter(|_| !unchanged).map(|old| diff::unified(&old.text, &prepared.text, 1000));
+        shown.filter(|text| text.len() <= MOST_DIFFERENCE_BYTES)
+    };
+    let difference = if unchanged {
+        ledger::remember(machine, &note).await.map_err(|error| failed("remember", path, &error))?;
+        None
+    } else {
+        let basis = existing.as_ref().map_or(Basis::Absent, Basis::of);
+        let replace = ledger::with_note(machine, &note, seen.as_ref(), machine.replace(path, bytes.clone(), basis));
+        let (replaced, difference) = tokio::join!(replace, difference);
+        match replaced {
             Ok(false) => {}
             Ok(true) => notes.push("The directory is not writable, so the file was written in place.".into()),
             Err(PortError::Conflict) => return Ok(Attempt::Raced),
             Err(error) => return Err(failed("write", path, &error)),
         }
-    }
-    let note = Seen::new(path, &prepared.bytes, sha256.clone(), &prepared.text);
-    ledger::remember(machine, &note).await.map_err(|error| failed("remember", path, &error))?;
+        difference
+    };
 
     let lines = line_count(&prepared.text);
-    let size = prepared.bytes.len();
+    let size = bytes.len();
     let mut text = match (&existing, &old) {
         _ if unchanged => format!("[unchanged] {path} already has exactly this content ({}).", count(lines, "line")),
         (None, _) => format!("Created {path} ({}, {}).", count(lines, "line"), count(size, "byte")),
@@ -92,8 +92,6 @@ async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, conte
     for note in notes.iter().chain(&warnings) {
         text.push_str(&format!("\n[{note}]"));
     }
-    let difference = old.as_ref().filter(|_| !unchanged).map(|old| diff::unified(&old.text, &prepared.text, 1000));
-    let difference = difference.filter(|text| text.len() <= MOST_DIFFERENCE_BYTES);
     let structured = json!({
         "path": path, "created": existing.is_none(), "unchanged": unchanged, "bytes": size, "lines": lines,
         "old_sha256": existing.as_ref().map(|existing| &existing.sha256), "sha256": sha256, "diff": difference,
@@ -102,20 +100,16 @@ async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, conte
     Ok(Attempt::Done(Done::text(text, structured)))
 }
 
-async fn look(machine: &dyn Machine, path: &str) -> Result<Option<Existing>, Failure> {
-    let stat = match machine.stat(path).await {
-        Ok(stat) => stat,
-        Err(PortError::NotFound) => return Ok(None),
-        Err(error) => return Err(failed("write", path, &error)),
-    };
-    refuse_other(path, stat.kind)?;
+async fn look(machine: &dyn Machine, path: &str) -> Result<Option<Fetch>, Failure> {
     // Above the limit only its digest is needed, but such files are rare enough to be fetched.
-    let contents = machine.read(path, usize::MAX).await.map_err(|error| failed("read", path, &error))?;
-    let sha256 = digest(&contents.bytes);
-    Ok(Some(Existing { stat, bytes: contents.bytes, sha256 }))
+    match machine.fetch(path, u64::MAX).await {
+        Ok(fetched) => changeable(path, fetched).map(Some),
+        Err(PortError::NotFound) => Ok(None),
+        Err(error) => Err(failed("write", path, &error)),
+    }
 }
 
-fn refuse_unseen(path: &str, existing: &Existing, seen: Option<&Seen>) -> Result<(), Failure> {
+fn refuse_unseen(path: &str, existing: &Fetch, seen: Option<&Seen>) -> Result<(), Failure> {
     if existing.bytes.is_empty() {
         return Ok(());
     }
@@ -155,7 +149,7 @@ struct Prepared {
 }
 
 /// The bytes to write: the file keeps its byte order mark, its encoding when it has a mark for it, and its line ends.
-fn prepare(existing: Option<&Existing>, content: &str) -> Result<Prepared, Failure> {
+fn prepare(existing: Option<&Fetch>, content: &str) -> Result<Prepared, Failure> {
     let mut notes = Vec::new();
     let (mut text, mut encoding, mut mark): (String, Encoding, &[u8]) = (content.to_owned(), Encoding::Utf8, b"");
     if let Some(existing) = existing.filter(|existing| !is_binary(&existing.bytes)) {
@@ -211,10 +205,7 @@ pub(crate) async fn create(machine: &dyn Machine, path: &str, content: &str) -> 
             )));
         }
     };
-    let basis = match &basis {
-        Some(existing) => Basis::Was { stat: &existing.stat, sha256: &existing.sha256 },
-        None => Basis::Absent,
-    };
+    let basis = basis.as_ref().map_or(Basis::Absent, Basis::of);
     let bytes = Bytes::from(content.to_owned());
     machine.replace(path, bytes, basis).await.map_err(|error| failed("create", path, &error))?;
     ledger::remember(machine, &prepared).await.map_err(|error| failed("remember", path, &error))?;

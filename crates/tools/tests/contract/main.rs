@@ -2,6 +2,7 @@
 //! own protocol switched off. Searches also run where ripgrep is missing.
 
 mod editing;
+mod moving;
 mod reading;
 mod running;
 mod searching;

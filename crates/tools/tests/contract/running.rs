@@ -33,6 +33,7 @@ crate::contract!(in [memory, server, plain]: [
     a_background_task_that_fails_at_once_is_a_failure,
     who_cancels_gets_an_answer_and_no_process,
     who_waits_too_long_gets_a_task,
+    waiting_for_a_turn_is_waiting_too,
     nonsense_is_explained,
     any_text_is_only_text,
     words_of_the_shell_itself_stay_out,
@@ -283,8 +284,25 @@ async fn who_waits_too_long_gets_a_task(world: &World) {
         "{}",
         run.text()
     );
+    let group = run.structured["background"]["pgid"].as_u64().expect("a group");
+    assert!(group > 1 && run.structured["background"]["pid"] == group, "{run:?}");
     let log = run.structured["background"]["output_path"].as_str().expect("a log").to_owned();
     eventually("the rest is in the log", async || world.get(&log).await == "one\ntwo\n").await;
+}
+
+async fn waiting_for_a_turn_is_waiting_too(world: &World) {
+    let watch = Watch { detach_after: Some(Duration::from_secs(1)), ..Watch::default() };
+    let first = world.call("bash", json!({ "command": "sleep 4; echo first" }));
+    let second = async {
+        // The first has its turn by then: calls are taken in the order in which they are made.
+        tokio::task::yield_now().await;
+        world.call_watched("bash", json!({ "command": "echo second >/home/user/second" }), watch).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!(first.text(), "first\n[exit 0]");
+    assert_eq!(second.code, Some(ErrorCode::Timeout), "{second:?}");
+    assert!(second.text().starts_with("Not executed: an earlier command of this session still runs"), "{second:?}");
+    world.fails("read_file", json!({ "path": "/home/user/second" }), ErrorCode::NotFound).await;
 }
 
 async fn nonsense_is_explained(world: &World) {

@@ -11,6 +11,7 @@ crate::contract!(in [server, plain]: [
     sessions_do_not_see_each_other,
     programs_at_the_same_time_lose_nothing,
     a_sandbox_that_sleeps_is_woken,
+    what_a_pause_did_not_keep_is_told_once,
 ]);
 
 async fn text(tools: &SandboxToolDispatcher, tool: &str, input: serde_json::Value) -> String {
@@ -82,4 +83,36 @@ async fn a_sandbox_that_sleeps_is_woken(world: &World) {
     assert_eq!(run.structured["sandbox_resumed"], true);
     let run = world.call("bash", json!({ "command": "true" })).await;
     assert!(run.structured.get("sandbox_resumed").is_none());
+}
+
+async fn what_a_pause_did_not_keep_is_told_once(world: &World) {
+    let background = json!({ "command": "echo up; sleep 1000", "run_in_background": true });
+    let pause = async || {
+        let sandbox = world.sandbox();
+        sandbox.client().pause(sandbox.id(), sdk::Pause::files_only()).await.expect("it pauses");
+    };
+    world.put("/home/user/a.txt", "one\n").await;
+    world.ok("bash", background.clone()).await;
+    pause().await;
+    // Whichever tool finds it asleep.
+    let read = world.call("read_file", json!({ "path": "/home/user/a.txt" })).await;
+    assert_eq!(read.structured["sandbox_resumed"], true, "{read:?}");
+    let text = read.text();
+    assert!(text.starts_with("[Background task b1 did not survive: the sandbox was paused"), "{text}");
+    assert!(text.ends_with("\n1\tone"), "{text}");
+    let lost = &read.structured["finished_tasks"][0];
+    assert_eq!((&lost["task_id"], &lost["survived"]), (&json!("b1"), &json!(false)));
+    assert_eq!(world.ok("bash", json!({ "command": "true" })).await, "(no output)\n[exit 0]");
+
+    // Somebody else woke it: a command finds out.
+    world.ok("bash", background).await;
+    pause().await;
+    let sandbox = world.sandbox();
+    sandbox.client().connect(sandbox.id(), sdk::Connect::default()).await.expect("it wakes");
+    let run = world.call("bash", json!({ "command": "echo on" })).await;
+    let text = run.text();
+    assert!(text.starts_with("on\n[Background task b2 did not survive"), "{text}");
+    assert!(text.ends_with("\n[exit 0]"), "{text}");
+    assert_eq!(run.structured["finished_tasks"][0]["survived"], false, "{run:?}");
+    assert_eq!(world.ok("bash", json!({ "command": "true" })).await, "(no output)\n[exit 0]");
 }
