@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use sandbar_workspace::faults::{self, Point};
-use sandbar_workspace::{OpenError, Unsaved, Workspaces};
+use sandbar_workspace::{OpenError, Unsaved, WorkspaceName, Workspaces};
+use testing::eventually_async;
 
 use crate::support::{Place, Recorder, World, assert_same, name, settings, setup, tree};
 
-const NAME: &str = "killed";
 const REACHED: &str = "reached the point";
 const PATIENCE: Duration = Duration::from_secs(90);
 /// What the other process is to do, in variables of its environment.
-const WORK: [&str; 3] = ["STEP_POINT", "STEP_WORK", "STEP_PLACE"];
+const WORK: [&str; 4] = ["STEP_POINT", "STEP_WORK", "STEP_PLACE", "STEP_NAME"];
 
 /// How the other process comes to a point; those of snapshots are met elsewhere.
 fn ways(point: Point) -> &'static [&'static str] {
@@ -47,7 +47,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// This process, or the other one.
 fn in_turn(test: &str, works: &[&str]) {
     match WORK.map(|name| std::env::var(name).ok()) {
-        [Some(point), Some(work), Some(place)] => runtime().block_on(be_killed(&point, &work, &place)),
+        [Some(point), Some(work), Some(place), Some(of)] => runtime().block_on(be_killed(&point, &work, &place, &of)),
         _ => runtime().block_on(kill_everywhere(test, works)),
     }
 }
@@ -76,7 +76,7 @@ fn every_point_is_met_by_one_of_these() {
 }
 
 /// The other process: works until the point, and waits there to be killed.
-async fn be_killed(point: &str, work: &str, place: &str) {
+async fn be_killed(point: &str, work: &str, place: &str, of: &str) {
     let place: Place = serde_json::from_str(place).expect("a place");
     let workspaces = workspaces(&place).await;
     let point = point.to_owned();
@@ -92,10 +92,10 @@ async fn be_killed(point: &str, work: &str, place: &str) {
     });
     let done = faults::scope(hook, async {
         if work == "create" {
-            workspaces.create(&name(NAME), setup()).await.expect("made");
+            workspaces.create(&name(of), setup()).await.expect("made");
             return;
         }
-        let workspace = workspaces.open(&name(NAME)).await.expect("it opens");
+        let workspace = workspaces.open(&name(of)).await.expect("it opens");
         match work {
             "rotate" | "rotate-alone" => drop(workspace.rotate().await.expect("rotated")),
             "move" => {
@@ -132,6 +132,11 @@ struct Kill<'a> {
 }
 
 impl Kill<'_> {
+    /// Of this death alone, since others die at the same time.
+    fn name(&self) -> WorkspaceName {
+        name(&format!("{}-{}", self.work, self.point.name()))
+    }
+
     async fn run(&self) {
         let Self { world, point, work, .. } = self;
         let mut place = world.place();
@@ -142,14 +147,14 @@ impl Kill<'_> {
         let ours = workspaces(&place).await;
         if *work == "create" {
             self.kill_at(*point, work, &place);
-            let created = ours.create(&name(NAME), setup()).await.expect("it goes on");
+            let created = ours.create(&self.name(), setup()).await.expect("it goes on");
             let first = created.workspace.read_file("project/notes/first.txt").await.expect("it was set up");
             assert_eq!(first, "hello\n", "{point:?}");
             self.assert_tidy(1).await;
             created.workspace.destroy(Unsaved::Discard).await.expect("destroyed");
             return;
         }
-        let workspace = ours.create(&name(NAME), setup()).await.expect("made").workspace;
+        let workspace = ours.create(&self.name(), setup()).await.expect("made").workspace;
         workspace.write_file("project/point", point.name()).await.expect("written");
         let wanted = tree(&workspace).await;
         match *work {
@@ -166,18 +171,18 @@ impl Kill<'_> {
         // The next process.
         let ours = workspaces(&place).await;
         if *work == "destroy" {
-            match ours.open(&name(NAME)).await {
+            match ours.open(&self.name()).await {
                 Ok(workspace) => drop(workspace.destroy(Unsaved::Keep).await.expect("destroyed at last")),
                 Err(OpenError::NotFound(_)) => {}
                 Err(error) => panic!("{point:?}: {error}"),
             }
             self.assert_tidy(0).await;
-            let back = ours.create(&name(NAME), setup()).await.expect("its snapshots stay").workspace;
+            let back = ours.create(&self.name(), setup()).await.expect("its snapshots stay").workspace;
             assert_same(&tree(&back).await, &wanted);
             back.destroy(Unsaved::Discard).await.expect("destroyed");
             return;
         }
-        let workspace = ours.open(&name(NAME)).await.expect("the lease runs out");
+        let workspace = ours.open(&self.name()).await.expect("the lease runs out");
         assert_same(&tree(&workspace).await, &wanted);
         self.assert_tidy(1).await;
         workspace.write_file("project/after", "the kill").await.expect("work goes on");
@@ -186,10 +191,14 @@ impl Kill<'_> {
         workspace.destroy(Unsaved::Discard).await.expect("destroyed");
     }
 
-    /// No sandbox is left over.
+    /// No sandbox is left over: the keeper ends what it finds.
     async fn assert_tidy(&self, wanted: usize) {
-        let found = self.world.sandboxes(NAME).await;
-        assert_eq!(found.len(), wanted, "{:?} during {}: {found:?}", self.point, self.work);
+        let of = self.name();
+        let what = format!("{wanted} sandboxes are left after {:?} during {}", self.point, self.work);
+        eventually_async(what, PATIENCE, || async {
+            (self.world.sandboxes(of.as_str()).await.len() == wanted).then_some(())
+        })
+        .await;
     }
 
     /// Starts the other process, and kills it when it has come to the point.
@@ -197,7 +206,7 @@ impl Kill<'_> {
         let place = serde_json::to_string(place).expect("JSON");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", self.test, "--nocapture"]);
-        command.envs(WORK.into_iter().zip([point.name(), work, &place]));
+        command.envs(WORK.into_iter().zip([point.name(), work, &place, self.name().as_str()]));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("it starts");
         let (lines, said) = std::sync::mpsc::channel();

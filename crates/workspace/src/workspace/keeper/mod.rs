@@ -76,7 +76,9 @@ impl Core {
     /// Does what is due, and says when to come again.
     async fn tend(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
         let mut next = later(self.now(), self.settings().look_every);
-        self.tend_retired(keeping).await?;
+        if let Some(at) = self.tend_retired(keeping).await? {
+            next = next.min(at);
+        }
         let ready = self.is_ready().is_some();
         if ready {
             if let Some(at) = self.tend_commits(keeping).await? {
@@ -150,14 +152,19 @@ impl Core {
         Ok(keeping.budget_at)
     }
 
-    async fn tend_retired(&self, keeping: &mut Keeping) -> Result<(), WorkspaceError> {
-        if self.seat().details.retired.is_empty() || self.now() < keeping.end_at {
-            return Ok(());
+    async fn tend_retired(&self, keeping: &mut Keeping) -> Result<Option<Timestamp>, WorkspaceError> {
+        if self.seat().details.retired.is_empty() {
+            // The next ones are ended at once.
+            keeping.end_at = self.now();
+            return Ok(None);
         }
-        keeping.end_at = later(self.now(), END_AGAIN);
-        let turn = self.turn().await;
-        self.check().await?;
-        self.end_retired(&turn).await
+        if self.now() >= keeping.end_at {
+            keeping.end_at = later(self.now(), END_AGAIN);
+            let turn = self.turn().await;
+            self.check().await?;
+            self.end_retired(&turn).await?;
+        }
+        Ok(Some(keeping.end_at))
     }
 
     fn facts(&self, attached: &Attached, keeping: &Keeping) -> Result<Facts, WorkspaceError> {
