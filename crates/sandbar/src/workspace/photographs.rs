@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tools::{Capture, CaptureError, Screenshots, Shots};
 use tracing::{debug, info, warn};
@@ -20,12 +21,17 @@ use workspace::{WorkspaceName, WorkspaceView, Workspaces};
 const USUAL_PORT: u16 = 3000;
 /// For asking the sandbox whether anybody listens.
 const ASK: Duration = Duration::from_secs(10);
+/// From a dev server's start in a new sandbox until the workspace is there.
+const TAKE_PLACE: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// For the pictures that are due when the program wants to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A picture that is due.
 pub(super) struct Wanted {
     pub(super) workspace: WorkspaceName,
+    /// None: whichever the workspace is in.
+    pub(super) sandbox: Option<String>,
     /// None: the declared dev server's, else the usual one.
     pub(super) port: Option<u16>,
     pub(super) occasion: Occasion,
@@ -73,9 +79,9 @@ impl Photographer {
 }
 
 async fn take(pictures: &Pictures, workspaces: &Workspaces, wanted: Wanted) {
-    let Wanted { workspace: name, port, occasion } = wanted;
+    let Wanted { workspace: name, sandbox, port, occasion } = wanted;
     let seen = async {
-        let view = workspaces.show(&name).await?;
+        let view = view_in(workspaces, &name, sandbox.as_deref()).await?;
         let port = port.or(view.dev_server.as_ref().map(|server| server.port)).unwrap_or(USUAL_PORT);
         let Some(sandbox) = running(workspaces, &view).await? else {
             debug!(workspace = %name, "it does not run, so there is nothing to take a picture of");
@@ -99,6 +105,25 @@ async fn take(pictures: &Pictures, workspaces: &Workspaces, wanted: Wanted) {
     };
     if let Err(error) = seen.await {
         warn!(workspace = %name, error = format!("{error:#}"), "no automatic picture could be taken");
+    }
+}
+
+/// What is known of the workspace once it is in the sandbox. Its dev server answers there before it takes the old one's place.
+async fn view_in(
+    workspaces: &Workspaces,
+    name: &WorkspaceName,
+    sandbox: Option<&str>,
+) -> anyhow::Result<WorkspaceView> {
+    let deadline = Instant::now() + TAKE_PLACE;
+    loop {
+        let view = workspaces.show(name).await?;
+        if sandbox.is_none() || view.sandbox.as_deref() == sandbox {
+            return Ok(view);
+        }
+        if Instant::now() >= deadline {
+            anyhow::bail!("it never came to be in the sandbox of which a picture is due");
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 

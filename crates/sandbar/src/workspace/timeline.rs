@@ -26,14 +26,18 @@ impl Observer for Timeline {
         let told = serde_json::to_string(&event.kind).unwrap_or_default();
         info!(workspace = %event.workspace, event = told, "a workspace's event");
         match &event.kind {
-            EventKind::DevServerReady { port, .. } => {
-                let occasion = Occasion::DevServer { at: event.at };
-                self.want(Wanted { workspace: event.workspace.clone(), port: Some(*port), occasion });
-            }
-            EventKind::PhaseCommitted { commit, .. } => {
-                let occasion = Occasion::Commit { id: commit.clone() };
-                self.want(Wanted { workspace: event.workspace.clone(), port: None, occasion });
-            }
+            EventKind::DevServerReady { sandbox, port, .. } => self.want(Wanted {
+                workspace: event.workspace.clone(),
+                sandbox: Some(sandbox.clone()),
+                port: Some(*port),
+                occasion: Occasion::DevServer { at: event.at },
+            }),
+            EventKind::PhaseCommitted { commit, .. } => self.want(Wanted {
+                workspace: event.workspace.clone(),
+                sandbox: None,
+                port: None,
+                occasion: Occasion::Commit { id: commit.clone() },
+            }),
             _ => {}
         }
         match describe(&event.kind) {

@@ -1,7 +1,7 @@
 //! `sandbar mcp` as a client starts it: the real program, a real client, real sandboxes.
 
 use crate::support::server::PROGRAM;
-use crate::support::{Server, eventually, http};
+use crate::support::{Program, Server, eventually, http};
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ReadResourceRequestParams, ServerResult,
 };
@@ -25,7 +25,11 @@ struct Client {
 
 impl Client {
     async fn start(server: &Server, arguments: &[&str]) -> Self {
-        let command = tokio::process::Command::from(program(server, arguments));
+        Self::of(program(server, arguments)).await
+    }
+
+    async fn of(command: Command) -> Self {
+        let command = tokio::process::Command::from(command);
         let (process, _) =
             TokioChildProcess::builder(command).stderr(Stdio::null()).spawn().expect("the program starts");
         let pid = process.id().expect("it runs");
@@ -135,6 +139,38 @@ async fn a_running_sandbox_is_left_running_and_a_missing_one_is_told() {
     let text = &failed.content[0].as_text().expect("text").text;
     assert!(text.contains("iabsent") && text.contains("does not exist"), "{text}");
     client.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_is_worked_in_and_given_back() {
+    let server = Server::with(&["--ephemeral"]);
+    let home = tempfile::tempdir().expect("a directory");
+    let program = |word| {
+        let program = Program::new(word).at(&server).variable("XDG_DATA_HOME", home.path().join("data"));
+        program.variable("XDG_CONFIG_HOME", home.path().join("config"))
+    };
+    let workspace = program("workspace");
+    workspace.must(&["create", "shop", "--env", "TOKEN=hushhush12345"]);
+    let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
+    let said = client.bash("pwd; echo $TOKEN; echo kept >file").await;
+    assert!(said.starts_with("/home/user/project\n") && !said.contains("hushhush12345"), "{said}");
+    let refused = workspace.fails(1, &["snapshot", "shop", "--wait", "0"]);
+    assert!(refused.contains(&format!("in use by process {}", client.pid)), "{refused}");
+    client.leave().await;
+    assert_eq!(workspace.must(&["exec", "shop", "--", "cat", "project/file"]), "kept\n", "it was given back");
+
+    workspace.must(&["pause", "shop"]);
+    let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
+    assert_eq!(client.bash("cat file").await, "kept\n[exit 0]");
+    client.leave().await;
+    assert_eq!(workspace.json(&["show", "shop"])["paused"], true, "as it was found");
+
+    let client = Client::of(program("mcp").command(&["--workspace", "none"])).await;
+    let failed = client.call("bash", json!({ "command": "true" })).await;
+    let text = &failed.content[0].as_text().expect("text").text;
+    assert!(failed.is_error == Some(true) && text.contains("there is no workspace none"), "{text}");
+    client.leave().await;
+    workspace.must(&["destroy", "shop", "--yes"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

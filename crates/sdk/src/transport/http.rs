@@ -11,6 +11,7 @@ use tracing::debug;
 
 use super::answer::{Failure, refusal};
 use super::lanes::{Lanes, Place};
+use super::names::Names;
 use super::retry::{CONNECT_BUDGET, CONNECT_TIMEOUT, RETRIES, Repeat, may_repeat, wait};
 use crate::config::ConfigError;
 use crate::error::CallError;
@@ -250,6 +251,7 @@ fn build(options: &HttpOptions, idle: usize) -> Result<reqwest::Client, reqwest:
         .http2_keep_alive_interval(Duration::from_secs(20))
         .http2_keep_alive_timeout(Duration::from_secs(20))
         .tcp_nodelay(true)
+        .dns_resolver(Names)
         // Keys and tokens go where the caller sends them, and not where an answer points.
         .redirect(reqwest::redirect::Policy::none())
         .tls_certs_merge(options.roots.iter().cloned());

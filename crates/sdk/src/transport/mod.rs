@@ -4,6 +4,7 @@ mod answer;
 pub(crate) mod connect;
 mod http;
 mod lanes;
+mod names;
 mod retry;
 
 pub(crate) use answer::{Failure, Refusal, read_json};

@@ -252,6 +252,18 @@ async fn one_key_makes_one_sandbox() {
 }
 
 #[tokio::test]
+async fn a_domain_below_localhost_needs_no_name_service() {
+    let server = Server::shared(&[]);
+    let (_, port) = server.address().rsplit_once(':').expect("a port");
+    let builder = Client::builder().ignore_environment().api_key(server.key()).api_url(server.url());
+    let client = builder.domain(format!("localhost:{port}")).build().expect("valid options");
+    let sandbox = client.create("base").await.expect("a sandbox");
+    let output = sandbox.commands().run("echo hi").await.expect("it is reached by its name");
+    assert_eq!(output.stdout_text(), "hi\n");
+    sandbox.kill().await.expect("it ends");
+}
+
+#[tokio::test]
 async fn a_wrong_key_is_not_authorized() {
     let server = Server::shared(&[]);
     let client = server.builder(server.address()).api_key("e2b_00ff").build().expect("valid options");

@@ -93,6 +93,8 @@ fn a_workspace_moves_with_its_dev_server_and_its_bill() {
     let back = user.workspace.json(&["move", "shop", "--to", "here"]);
     assert!(page(&here, &of(&back, "sandboxID"), 3000).contains("<h1>new</h1>"), "and here again");
     assert_eq!(of(&user.workspace.json(&["show", "shop"]), "provider"), "here");
+    let taken = pictures(&here, "shop");
+    assert_eq!(files_of(&taken, "devserver-").len(), 6, "a pair at each place: {taken:?}");
 
     let bill = user.usage.json(&["--project", "shop"]);
     let cost = |place: &str| bill["providers"][place]["cost_usd"].as_f64().unwrap_or_else(|| panic!("{place}: {bill}"));
