@@ -124,7 +124,6 @@ pub enum Event {
         phase: u64,
         commit: Option<String>,
         snapshot: Option<String>,
-        screenshots: Vec<String>,
     },
     /// The files are kept where they outlive the sandbox.
     Saved {

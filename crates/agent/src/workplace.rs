@@ -18,8 +18,6 @@ pub struct Committed {
     /// None when there was nothing to commit.
     pub commit: Option<String>,
     pub snapshot: Option<String>,
-    /// Where the pictures are that were taken of it.
-    pub screenshots: Vec<String>,
 }
 
 /// Where a run works.
@@ -31,7 +29,7 @@ pub trait Workplace: Send + Sync {
     /// Lets the sandbox sleep; the next tool call wakes it.
     async fn pause(&self) -> Result<(), WorkplaceError>;
 
-    /// Keeps a finished phase. Doing it twice keeps it once.
+    /// Keeps a finished phase, and has pictures taken of it. Doing it twice keeps it once.
     async fn commit_phase(&self, message: &str) -> Result<Committed, WorkplaceError>;
 
     /// The text without the secrets that the sandbox was given.

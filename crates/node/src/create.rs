@@ -87,7 +87,7 @@ async fn earlier(world: &World, repeatable: Option<&Repeatable>) -> Result<Optio
 
 fn draft(world: &World, new: NewSandbox) -> Record {
     let NewSandbox {
-        from: Resolved { template, defaults, files: _, size: _ },
+        from: Resolved { template, defaults, files: _, size: _, build: _ },
         timeout,
         resources,
         secure,

@@ -42,6 +42,8 @@ pub enum CreateError {
 /// The sandboxes of this machine could not be taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    #[error("cannot read what was uploaded for builds")]
+    Uploads(#[source] std::io::Error),
     #[error(transparent)]
     Records(#[from] RecordsError),
     #[error(transparent)]

@@ -70,6 +70,14 @@ impl FilesId {
     }
 }
 
+impl FromStr for FilesId {
+    type Err = InvalidSandboxId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse::<SandboxId>().map(|id| Self::from(&id))
+    }
+}
+
 impl From<&SandboxId> for FilesId {
     fn from(id: &SandboxId) -> Self {
         Self(id.0.clone())

@@ -6,12 +6,14 @@
 
 #![forbid(unsafe_code)]
 
+mod build;
 mod clock;
 mod config;
 mod create;
 mod error;
 mod fork;
 mod guest_call;
+mod guest_files;
 mod guest_process;
 mod id;
 pub mod lifecycle;
@@ -31,6 +33,9 @@ pub mod template;
 mod templates;
 mod world;
 
+pub use build::{
+    BuildError, BuildLine, BuildLog, BuildRequest, Layer, MOST_UPLOAD_BYTES, PlanError, Step, UploadError,
+};
 pub use clock::{Clock, RuntimeClock, SystemClock};
 pub use config::SandboxesConfig;
 pub use error::{CreateError, OpenError, SandboxError};

@@ -13,6 +13,7 @@ use protocol::guest::GuestConfig;
 use tokio::net::{TcpStream, UnixListener};
 use tokio_util::sync::CancellationToken;
 
+use crate::build::Layer;
 use crate::id::{FilesId, SandboxId};
 use crate::ports::{Boot, Engine, EngineError, Instance, Machine, Records, RecordsError, TemplateRecords, Usage};
 use crate::sandbox::{Created, Record, Repeatable};
@@ -273,6 +274,7 @@ pub struct MemoryRecords {
     sandboxes: Mutex<HashMap<SandboxId, Record>>,
     creations: Mutex<HashMap<String, (String, Created, Timestamp)>>,
     templates: Mutex<HashMap<String, TemplateRecord>>,
+    layers: Mutex<HashMap<String, Layer>>,
 }
 
 #[async_trait]
@@ -288,6 +290,20 @@ impl TemplateRecords for MemoryRecords {
 
     async fn remove_template(&self, id: &str) -> Result<(), RecordsError> {
         lock(&self.templates).remove(id);
+        Ok(())
+    }
+
+    async fn layers(&self) -> Result<Vec<Layer>, RecordsError> {
+        Ok(lock(&self.layers).values().cloned().collect())
+    }
+
+    async fn put_layer(&self, layer: &Layer) -> Result<(), RecordsError> {
+        lock(&self.layers).insert(layer.key.clone(), layer.clone());
+        Ok(())
+    }
+
+    async fn remove_layer(&self, key: &str) -> Result<(), RecordsError> {
+        lock(&self.layers).remove(key);
         Ok(())
     }
 }

@@ -73,17 +73,18 @@ impl Node {
     /// Opens the sandboxes recorded in the directory `data`: adopts the living, cleans up after the dead.
     pub async fn open(data: &Path, engine: Arc<dyn Engine>, config: SandboxesConfig) -> Result<Arc<Self>, OpenError> {
         let records = SqliteRecords::open(&data.join("node.sqlite")).await?;
-        Self::open_with(engine, Arc::new(records), Arc::new(SystemClock), config).await
+        Self::open_with(engine, Arc::new(records), Arc::new(SystemClock), config, &data.join("uploads")).await
     }
 
-    /// As [`Node::open`], with every port chosen by the caller.
+    /// As [`Node::open`], with every port chosen by the caller. Archives for builds are kept in `uploads`.
     pub async fn open_with(
         engine: Arc<dyn Engine>,
         records: Arc<dyn Records>,
         clock: Arc<dyn Clock>,
         config: SandboxesConfig,
+        uploads: &Path,
     ) -> Result<Arc<Self>, OpenError> {
-        let world = Arc::new(World::new(engine, records, clock, config));
+        let world = Arc::new(World::new(engine, records, clock, config, uploads));
         let node = Self { world, tasks: TaskTracker::new(), keys_in_progress: Arc::default() };
         node.take_over().await?;
         Ok(Arc::new(node))
@@ -113,9 +114,12 @@ impl Node {
         self.world.templates.load().await?;
         self.world.templates.give_up_builds(now).await?;
         let mut files: HashSet<FilesId> = kept.iter().map(|record| FilesId::from(&record.id)).collect();
-        files.extend(
-            self.world.templates.all().iter().flat_map(|template| template.files().cloned().collect::<Vec<_>>()),
-        );
+        self.world.builds.layers.load().await?;
+        let templates = self.world.templates.all();
+        files.extend(templates.iter().flat_map(|template| template.files().cloned()));
+        files.extend(self.world.builds.layers.files());
+        let is_known = |id: &str| templates.iter().any(|template| template.id == id);
+        self.world.builds.uploads.sweep(is_known).await.map_err(OpenError::Uploads)?;
         let machines = kept.iter().filter(|record| record.instance.is_some());
         let mut running: HashSet<SandboxId> = machines.map(|record| record.id.clone()).collect();
         let expected = running.len();

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use protocol::guest::GuestConfig;
 use tokio::net::TcpStream;
 
+use crate::build::Layer;
 use crate::id::{FilesId, SandboxId};
 use crate::sandbox::{Created, Record, Repeatable, Resources};
 use crate::template::TemplateRecord;
@@ -123,6 +124,11 @@ pub trait TemplateRecords: Send + Sync {
     async fn put_template(&self, template: &TemplateRecord) -> Result<(), RecordsError>;
     /// Forgetting what is already forgotten succeeds.
     async fn remove_template(&self, id: &str) -> Result<(), RecordsError>;
+    /// What builds can begin with.
+    async fn layers(&self) -> Result<Vec<Layer>, RecordsError>;
+    /// Stores a state, in the place of an earlier one of the same key.
+    async fn put_layer(&self, layer: &Layer) -> Result<(), RecordsError>;
+    async fn remove_layer(&self, key: &str) -> Result<(), RecordsError>;
 }
 
 /// Where sandboxes are remembered. What a call has acknowledged survives a crash of the machine.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tracing::warn;
 use uuid::Uuid;
 
 use crate::list::Cursor;
@@ -42,6 +43,9 @@ impl Node {
         // The record first: files without one are swept at the next start, should this server die now.
         if let Some(removed) = self.world.templates.remove(&template.id).await? {
             self.world.remove_unused(&removed.files().cloned().collect::<Vec<_>>()).await;
+            if let Err(error) = self.world.builds.uploads.remove(&removed.id).await {
+                warn!(template = removed.id, %error, "archives of a template are left until the next start");
+            }
         }
         Ok(())
     }

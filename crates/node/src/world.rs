@@ -3,12 +3,14 @@
 //! Invariant: a sandbox is in the registry from before its machine boots until after its machine has ended.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::build::Builds;
 use crate::clock::Clock;
 use crate::config::SandboxesConfig;
 use crate::error::SandboxError;
@@ -27,6 +29,7 @@ pub(crate) struct World {
     pub clock: Arc<dyn Clock>,
     pub config: SandboxesConfig,
     pub templates: Catalog,
+    pub builds: Builds,
     /// Cancelled when the server stops: owners leave their sandboxes to their leases.
     pub stop: CancellationToken,
     registry: RwLock<HashMap<SandboxId, Handle>>,
@@ -79,9 +82,20 @@ impl World {
         records: Arc<dyn Records>,
         clock: Arc<dyn Clock>,
         config: SandboxesConfig,
+        uploads: &Path,
     ) -> Self {
         let templates = Catalog::new(Arc::clone(&records));
-        Self { engine, records, clock, config, templates, stop: CancellationToken::new(), registry: RwLock::default() }
+        let builds = Builds::new(Arc::clone(&records), uploads);
+        Self {
+            engine,
+            records,
+            clock,
+            config,
+            templates,
+            builds,
+            stop: CancellationToken::new(),
+            registry: RwLock::default(),
+        }
     }
 
     pub(crate) fn find(&self, id: &SandboxId) -> Option<Handle> {

@@ -376,12 +376,8 @@ impl Run {
             tracing::warn!(error = &error as &dyn std::error::Error, "a phase was not kept");
             crate::workplace::Committed::default()
         });
-        let event = Event::PhaseFinished {
-            phase: index + 1,
-            commit: committed.commit,
-            snapshot: committed.snapshot,
-            screenshots: committed.screenshots,
-        };
+        let crate::workplace::Committed { commit, snapshot } = committed;
+        let event = Event::PhaseFinished { phase: index + 1, commit, snapshot };
         self.note(event, Some(Change::PhasesDone { count: index + 1 }));
         let Some((index, phase)) = self.phase() else { return done() };
         let event = self.phase_started(index, &phase);

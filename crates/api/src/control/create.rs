@@ -98,7 +98,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
         return Err(Failure::bad_request(format!("envVars: '{name}' cannot be an environment variable")));
     }
     let size = from.as_ref().ok().and_then(|from| from.size);
-    let resources = resources(app, size, cpu_count, memory_mb, disk_size_mb)?;
+    let resources = resources(app, size, [cpu_count, memory_mb, disk_size_mb])?;
     let from = from?;
     network::refuse_unbuilt(&network, iam.as_ref(), &mounts)?;
     Ok(NewSandbox {
@@ -141,28 +141,30 @@ fn on_timeout(pause: Option<bool>, memory: Option<bool>, auto_resume: bool) -> R
 
 /// The size asked for, else the template's, else the usual one. Asking is our addition: without extensions it is ignored
 /// like any unknown field.
-fn resources(
-    app: &App,
-    template: Option<Size>,
-    cpu_count: Option<i64>,
-    memory_mb: Option<i64>,
-    disk_size_mb: Option<i64>,
-) -> Result<Resources, Failure> {
+fn resources(app: &App, template: Option<Size>, asked: [Option<i64>; 3]) -> Result<Resources, Failure> {
     let config = app.node.config();
-    let pick = |name: &str, asked: Option<i64>, range: RangeInclusive<u32>, default: u32| {
-        let Some(value) = asked.filter(|_| app.config.extensions) else { return Ok(default) };
+    let usual =
+        template.unwrap_or(Size { cpu_count: config.cpu_count, memory_mb: config.memory_mb, disk_mb: config.disk_mb });
+    let asked = asked.map(|value| value.filter(|_| app.config.extensions));
+    let Size { cpu_count, memory_mb, disk_mb } = size(app, usual, asked)?;
+    Ok(Resources { cpu_count, memory_mb, disk_mb, pids: config.pids })
+}
+
+/// Processors, memory and disk as asked for, within what the server allows; the usual where nothing was asked for.
+pub(super) fn size(app: &App, usual: Size, asked: [Option<i64>; 3]) -> Result<Size, Failure> {
+    let config = app.node.config();
+    let pick = |name: &str, asked: Option<i64>, range: RangeInclusive<u32>, usual: u32| {
+        let Some(value) = asked else { return Ok(usual) };
         let fitting = u32::try_from(value).ok().filter(|value| range.contains(value));
         fitting.ok_or_else(|| {
             let (least, most) = range.into_inner();
             Failure::bad_request(format!("{name} is {value}; it must be between {least} and {most}"))
         })
     };
-    let usual =
-        template.unwrap_or(Size { cpu_count: config.cpu_count, memory_mb: config.memory_mb, disk_mb: config.disk_mb });
-    Ok(Resources {
+    let [cpu_count, memory_mb, disk_mb] = asked;
+    Ok(Size {
         cpu_count: pick("cpuCount", cpu_count, config.cpu_counts(), usual.cpu_count)?,
         memory_mb: pick("memoryMB", memory_mb, config.memory_sizes(), usual.memory_mb)?,
-        disk_mb: pick("diskSizeMB", disk_size_mb, config.disk_sizes(), usual.disk_mb)?,
-        pids: config.pids,
+        disk_mb: pick("diskSizeMB", disk_mb, config.disk_sizes(), usual.disk_mb)?,
     })
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 use http::{HeaderValue, Response, StatusCode};
 use node::ports::EngineError;
 use node::template::{ChangeError, TemplateError};
-use node::{CreateError, InvalidSandboxId, SandboxError, SnapshotError};
+use node::{BuildError, CreateError, InvalidSandboxId, SandboxError, SnapshotError, UploadError};
 use protocol::headers::SHOULD_RETRY;
 use protocol::rest::ErrorBody;
 
@@ -114,6 +114,35 @@ impl From<ChangeError> for Failure {
             }
             ChangeError::Records(error) => SandboxError::from(error).into(),
         }
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Template(error) => error.into(),
+            BuildError::Node(error) => error.into(),
+            BuildError::Fixed(_) | BuildError::IsSnapshot(_) => Self::new(StatusCode::CONFLICT, error.to_string()),
+            BuildError::InvalidTag(_)
+            | BuildError::InvalidHash(_)
+            | BuildError::Unknown { .. }
+            | BuildError::NotWaiting(_)
+            | BuildError::Plan(_) => Self::bad_request(error.to_string()),
+        }
+    }
+}
+
+impl From<UploadError> for Failure {
+    fn from(error: UploadError) -> Self {
+        let status = match &error {
+            UploadError::Denied => StatusCode::FORBIDDEN,
+            UploadError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            UploadError::NoSpace(_) => StatusCode::INSUFFICIENT_STORAGE,
+            UploadError::Incomplete => StatusCode::BAD_REQUEST,
+            UploadError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let causes = matches!(error, UploadError::Io(_)).then(|| with_causes(&error));
+        Self { causes, ..Self::new(status, error.to_string()) }
     }
 }
 

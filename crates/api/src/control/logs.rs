@@ -35,48 +35,70 @@ pub(super) async fn first_generation(app: &App, id: &SandboxId, request: &Reques
 /// `GET /v2/sandboxes/{id}/logs`: from `cursor` on, forwards or backwards.
 pub(super) async fn second_generation(app: &App, id: &SandboxId, request: &Request<Content>) -> Answer {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
-    let (cursor, limit) = (moment(&pairs, "cursor")?, limit(&pairs)?);
-    let backward = match query::first(&pairs, "direction") {
-        None | Some("" | "backward") => true,
-        Some("forward") => false,
-        Some(other) => {
-            return Err(Failure::bad_request(format!("direction '{other}' is neither forward nor backward")));
-        }
-    };
-    let level = match query::first(&pairs, "level") {
-        None | Some("" | "debug") => LogLevel::Debug,
-        Some("info") => LogLevel::Info,
-        Some("warn") => LogLevel::Warn,
-        Some("error") => LogLevel::Error,
-        Some(other) => return Err(Failure::bad_request(format!("level '{other}' is unknown"))),
-    };
+    let (window, level) = (Window::parse(&pairs)?, level(&pairs)?);
     let search = query::first(&pairs, "search").unwrap_or("");
     if search.len() > LONGEST_SEARCH {
         return Err(Failure::bad_request(format!("search is longer than {LONGEST_SEARCH} bytes")));
     }
-    let within = |entry: &Entry| match cursor {
-        None => true,
-        Some(cursor) if backward => entry.at <= cursor,
-        Some(cursor) => entry.at >= cursor,
-    };
     let mut entries = app.node.log(id).await?;
-    if backward {
-        entries.reverse();
-    }
-    let chosen = entries
-        .into_iter()
-        .filter(|entry| within(entry) && rank(entry.level) >= rank(level) && entry.message.contains(search))
-        .take(limit);
+    entries.retain(|entry| is_at_least(entry.level, level) && entry.message.contains(search));
+    let chosen = window.choose(entries, |entry: &Entry| entry.at);
     Ok(body::json(StatusCode::OK, &SandboxLogPage { logs: chosen.map(wire).collect() }))
 }
 
-fn rank(level: LogLevel) -> u8 {
-    match level {
+/// Which part of a log is asked for: from `cursor` on, forwards or backwards.
+pub(super) struct Window {
+    cursor: Option<Timestamp>,
+    limit: usize,
+    backward: bool,
+}
+
+impl Window {
+    pub(super) fn parse(pairs: &Pairs) -> Result<Self, Failure> {
+        let backward = match query::first(pairs, "direction") {
+            None | Some("" | "backward") => true,
+            Some("forward") => false,
+            Some(other) => {
+                return Err(Failure::bad_request(format!("direction '{other}' is neither forward nor backward")));
+            }
+        };
+        Ok(Self { cursor: moment(pairs, "cursor")?, limit: limit(pairs)?, backward })
+    }
+
+    /// Of `entries`, oldest first, those asked for, in the order asked for.
+    pub(super) fn choose<T>(self, mut entries: Vec<T>, at: impl Fn(&T) -> Timestamp) -> impl Iterator<Item = T> {
+        let Self { cursor, limit, backward } = self;
+        entries.retain(|entry| match cursor {
+            None => true,
+            Some(cursor) if backward => at(entry) <= cursor,
+            Some(cursor) => at(entry) >= cursor,
+        });
+        if backward {
+            entries.reverse();
+        }
+        entries.into_iter().take(limit)
+    }
+}
+
+/// The least level asked for.
+pub(super) fn level(pairs: &Pairs) -> Result<LogLevel, Failure> {
+    match query::first(pairs, "level") {
+        None | Some("" | "debug") => Ok(LogLevel::Debug),
+        Some("info") => Ok(LogLevel::Info),
+        Some("warn") => Ok(LogLevel::Warn),
+        Some("error") => Ok(LogLevel::Error),
+        Some(other) => Err(Failure::bad_request(format!("level '{other}' is unknown"))),
+    }
+}
+
+pub(super) fn is_at_least(level: LogLevel, least: LogLevel) -> bool {
+    let rank = |level| match level {
         LogLevel::Debug => 0,
         LogLevel::Info => 1,
         LogLevel::Warn => 2,
         LogLevel::Error => 3,
-    }
+    };
+    rank(level) >= rank(least)
 }
 
 fn moment(pairs: &Pairs, name: &str) -> Result<Option<Timestamp>, Failure> {

@@ -2,6 +2,7 @@
 //!
 //! Paths are matched before they are decoded, since a template reference may hold an encoded slash.
 
+mod builds;
 mod capabilities;
 mod connect;
 mod create;
@@ -64,6 +65,11 @@ async fn dispatch(app: &Arc<App>, request: Request<Content>) -> Answer {
     if !known {
         return Err(Failure::new(StatusCode::NOT_FOUND, format!("path '{path}' not found")));
     }
+    if let ["templates", template, "files", hash] = segments[..]
+        && request.method() == Method::PUT
+    {
+        return builds::upload(app, &query::decode(template), &query::decode(hash), request).await;
+    }
     authenticate(app, &request)?;
     route(app, &segments, request).await
 }
@@ -96,6 +102,7 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
         (POST, ["sandboxes", sandbox, "snapshots"]) => snapshots::take(app, &id(sandbox)?, request).await,
         (GET, ["snapshots"]) => snapshots::list(app, &request),
         (GET, ["sandbar", "capabilities"]) => Ok(capabilities::list(app)),
+        (POST, ["v3", "templates"]) => builds::request(app, request).await,
         (_, ["templates", ..] | ["v2", "templates", ..]) => route_templates(app, segments, request).await,
         _ => unbuilt::answer(&method, segments),
     }
@@ -114,6 +121,18 @@ async fn route_templates(app: &Arc<App>, segments: &[&str], request: Request<Con
         // Old SDKs leave the slash of a namespace as it is.
         (GET, ["templates", "aliases", namespace, alias]) => {
             templates::by_alias(app, &format!("{}/{}", query::decode(namespace), query::decode(alias)))
+        }
+        (GET, ["templates", template, "files", hash]) => {
+            builds::upload_link(app, &query::decode(template), &query::decode(hash), request)
+        }
+        (&Method::POST, ["v2", "templates", template, "builds", build]) => {
+            builds::start(app, &query::decode(template), build, request).await
+        }
+        (GET, ["templates", template, "builds", build, "status"]) => {
+            builds::status(app, &query::decode(template), build, &request)
+        }
+        (GET, ["templates", template, "builds", build, "logs"]) => {
+            builds::log(app, &query::decode(template), build, &request)
         }
         (GET, ["templates", template, "tags"]) => templates::tags(app, &query::decode(template)),
         (GET, ["templates", template]) => templates::get(app, &query::decode(template)),

@@ -60,6 +60,25 @@ pub(super) mod template {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
+/// States of files that builds can begin with.
+pub(super) mod layer {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "layer")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub key: String,
+        pub files: String,
+        pub used_at_us: i64,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}
+
 /// Creates that carried an idempotency key, with what they were answered.
 pub(super) mod creation {
     use sea_orm::entity::prelude::*;

@@ -9,7 +9,29 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(First), Box::new(Second)]
+        vec![Box::new(First), Box::new(Second), Box::new(Third)]
+    }
+}
+
+/// What builds can begin with.
+struct Third;
+
+impl MigrationName for Third {
+    fn name(&self) -> &str {
+        "m0003_layers"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Third {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let layer = Table::create()
+            .table("layer")
+            .col(string("key").primary_key())
+            .col(string("files"))
+            .col(big_integer("used_at_us"))
+            .to_owned();
+        manager.create_table(layer).await
     }
 }
 

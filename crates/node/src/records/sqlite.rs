@@ -18,8 +18,9 @@ use sea_orm::{
 };
 use sea_orm_migration::MigratorTrait;
 
-use super::entity::{creation, sandbox, template};
+use super::entity::{creation, layer, sandbox, template};
 use super::migration::Migrator;
+use crate::build::Layer;
 use crate::id::SandboxId;
 use crate::lifecycle::Kept;
 use crate::ports::{Instance, Records, RecordsError, TemplateRecords};
@@ -178,6 +179,32 @@ impl TemplateRecords for SqliteRecords {
         let removed = template::Entity::delete_by_id(id).exec(&self.database).await;
         removed.map(|_| ()).map_err(cannot("change"))
     }
+
+    async fn layers(&self) -> Result<Vec<Layer>, RecordsError> {
+        let rows = layer::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
+        rows.into_iter().map(|row| layer_of(row).map_err(cannot("understand"))).collect()
+    }
+
+    async fn put_layer(&self, layer: &Layer) -> Result<(), RecordsError> {
+        let row = layer::ActiveModel {
+            key: Set(layer.key.clone()),
+            files: Set(layer.files.to_string()),
+            used_at_us: Set(layer.used_at.as_microsecond()),
+        };
+        let columns = [layer::Column::Files, layer::Column::UsedAtUs];
+        let replace = OnConflict::column(layer::Column::Key).update_columns(columns).to_owned();
+        let stored = layer::Entity::insert(row).on_conflict(replace).exec_without_returning(&self.database).await;
+        stored.map(|_| ()).map_err(cannot("write"))
+    }
+
+    async fn remove_layer(&self, key: &str) -> Result<(), RecordsError> {
+        let removed = layer::Entity::delete_by_id(key).exec(&self.database).await;
+        removed.map(|_| ()).map_err(cannot("change"))
+    }
+}
+
+fn layer_of(row: layer::Model) -> Result<Layer, Damage> {
+    Ok(Layer { key: row.key, files: row.files.parse()?, used_at: Timestamp::from_microsecond(row.used_at_us)? })
 }
 
 /// The column knows no absence.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use jiff::Timestamp;
+use uuid::Uuid;
 
 use super::record::{BuildFiles, BuildStatus, Defaults, Size, Template, TemplateRecord};
 use super::reference::{DEFAULT_TAG, Reference, TemplateError};
@@ -20,6 +21,8 @@ pub struct Resolved {
     pub defaults: Defaults,
     /// Absent: what the configuration says.
     pub size: Option<Size>,
+    /// Of which state.
+    pub build: Uuid,
 }
 
 pub(crate) struct Catalog {
@@ -77,6 +80,7 @@ impl Catalog {
             files,
             defaults: build.defaults.clone(),
             size: Some(build.size),
+            build: build.id,
         })
     }
 

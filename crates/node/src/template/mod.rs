@@ -25,6 +25,7 @@ pub fn base() -> Resolved {
         files: None,
         defaults: Defaults::default(),
         size: None,
+        build: BASE_BUILD,
     }
 }
 

@@ -10,7 +10,9 @@ use sandbar_node::lifecycle::Kept;
 use sandbar_node::memory::MemoryRecords;
 use sandbar_node::ports::{Instance, Records};
 use sandbar_node::records::SqliteRecords;
-use sandbar_node::{Created, FilesId, OnTimeout, Record, Repeatable, Resources, SandboxId, Standing, Token, template};
+use sandbar_node::{
+    Created, FilesId, Layer, OnTimeout, Record, Repeatable, Resources, SandboxId, Standing, Token, template,
+};
 
 fn record() -> Record {
     let pair = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
@@ -119,6 +121,13 @@ async fn remembers_templates(records: &dyn Records) {
     one.public = true;
     records.put_template(&one).await.expect("it is replaced");
     assert_eq!(records.templates().await.expect("they are read"), [one]);
+    let mut layer = Layer { key: "k".to_owned(), files: FilesId::random(), used_at: now };
+    records.put_layer(&layer).await.expect("it is stored");
+    layer.files = FilesId::random();
+    records.put_layer(&layer).await.expect("it is replaced");
+    assert_eq!(records.layers().await.expect("they are read"), [layer]);
+    records.remove_layer("k").await.expect("it is forgotten");
+    assert_eq!(records.layers().await.expect("they are read"), []);
     records.remove_template("t1").await.expect("it is forgotten");
     records.remove_template("t1").await.expect("forgetting twice succeeds");
     assert_eq!(records.templates().await.expect("they are read"), []);

@@ -18,7 +18,8 @@ impl Approver for Terminal {
 
 fn ask(question: &Question) -> Answer {
     let Question { tool, input, .. } = question;
-    let what = input["command"].as_str().or_else(|| input["path"].as_str()).map_or_else(|| input.to_string(), str::to_owned);
+    let what =
+        input["command"].as_str().or_else(|| input["path"].as_str()).map_or_else(|| input.to_string(), str::to_owned);
     let _ = write!(stderr(), "\n? {tool} {}\n  allow? [y/N, or why not] ", printable(&what));
     let _ = stderr().flush();
     let mut line = String::new();

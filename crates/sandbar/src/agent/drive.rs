@@ -16,7 +16,7 @@ use std::io::{IsTerminal as _, stdin};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-use tools::{SandboxToolDispatcher, Screenshots, ToolDispatcher};
+use tools::ToolDispatcher;
 use workspace::Workspace;
 use workspace::records::DatabaseRecords;
 
@@ -41,17 +41,14 @@ impl Drive {
         let mut stops = Stops::install()?;
         let model = model.model(&keys())?;
         let records: Arc<dyn RunRecords> = Arc::new(open_records(&url).await?);
-        let place =
-            Arc::new(OnWorkspace { workspace: workspace.clone(), pictures: Arc::clone(house.pictures()), preview_port });
-        let dispatcher = SandboxToolDispatcher::on_workspace(workspace.clone())
-            .screenshots(Arc::clone(&place) as Arc<dyn Screenshots>)
-            .preview_port(preview_port);
+        let place = Arc::new(OnWorkspace(workspace.clone()));
+        let tools: Arc<dyn ToolDispatcher> = Arc::new(house.tools(&workspace, Some(preview_port)));
         let at_terminal = !json && stdin().is_terminal();
         let approver: Arc<dyn Approver> = if at_terminal { Arc::new(Terminal) } else { Arc::new(Nobody) };
         let (feed, cancel) = (Feed::default(), CancellationToken::new());
         let parts = Parts {
             model: Arc::clone(&model),
-            tools: Arc::new(dispatcher) as Arc<dyn ToolDispatcher>,
+            tools,
             workplace: Arc::clone(&place) as Arc<dyn Workplace>,
             records,
             approver,
@@ -91,7 +88,12 @@ async fn drive(parts: Parts, id: RunId, begin: Begin) -> Result<Report, RunError
     run.drive().await
 }
 
-async fn show(mut watcher: agent::Watcher, mut view: View, books: Books, cancel: CancellationToken) -> anyhow::Result<()> {
+async fn show(
+    mut watcher: agent::Watcher,
+    mut view: View,
+    books: Books,
+    cancel: CancellationToken,
+) -> anyhow::Result<()> {
     while let Some(happened) = watcher.next().await {
         if let Err(error) = view.event(&happened) {
             // Nobody reads any more: nobody knows what goes on.

@@ -176,7 +176,8 @@ impl Start {
         // The run may be resumed from another directory.
         Ok(match model {
             Choice::Scripted { file } => {
-                let whole = file.canonicalize().with_context(|| format!("cannot read the script {}", file.display()))?;
+                let whole =
+                    file.canonicalize().with_context(|| format!("cannot read the script {}", file.display()))?;
                 Choice::Scripted { file: whole }
             }
             other => other,

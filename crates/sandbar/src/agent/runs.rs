@@ -210,7 +210,8 @@ impl Resume {
         let model: Choice = plan.model.parse().context("the run's model")?;
         let name = plan.workspace.as_deref().context("the run has no workspace to go on in")?;
         let name: WorkspaceName = name.parse().context("the run's workspace")?;
-        let preview_port = plan.details["preview_port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(3000);
+        let preview_port =
+            plan.details["preview_port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(3000);
         let house = House::open(place, true).await?;
         let workspace = house.enter(&name).await?;
         let drive = Drive { house, url, workspace, model, preview_port, json };

@@ -54,14 +54,16 @@ impl View {
             }
             Event::ToolOutputDelta { chunk, .. } => self.line(&self.dim(&format!("  │ {}", shown(chunk.trim_end())))),
             Event::ToolCallFinished { is_error, duration_ms, summary, truncated, .. } => {
-                let mark = if *is_error { self.show.paint(Colour::Red, "✗") } else { self.show.paint(Colour::Green, "✓") };
+                let mark =
+                    if *is_error { self.show.paint(Colour::Red, "✗") } else { self.show.paint(Colour::Green, "✓") };
                 let cut = if *truncated { " (cut)" } else { "" };
                 self.line(&format!("  {mark} {} {}{cut}", self.dim(&took(*duration_ms)), shown(summary)))
             }
             Event::Usage { usage, total_cost_usd, context_tokens, context_window, .. } => {
                 let cost = total_cost_usd.map_or_else(String::new, |cost| format!(" · ${cost:.4} so far"));
                 let share = context_tokens * 100 / (*context_window).max(1);
-                let text = format!("  {} in, {} out · {share} % of the window{cost}", usage.prompt(), usage.output_tokens);
+                let text =
+                    format!("  {} in, {} out · {share} % of the window{cost}", usage.prompt(), usage.output_tokens);
                 self.line(&self.dim(&text))
             }
             Event::Retry { attempt, wait_ms, reason } => {
@@ -69,19 +71,28 @@ impl View {
                 self.line(&self.show.paint(Colour::Yellow, &text))
             }
             Event::Nudge { text } => self.line(&self.dim(&format!("» {}", shown(text)))),
-            Event::Pruned { before, after, .. } => self.line(&self.dim(&format!("  old results removed: {before} → {after} tokens"))),
-            Event::Compacted { before, after } => self.line(&self.dim(&format!("  conversation shortened: {before} → {after} tokens"))),
+            Event::Pruned { before, after, .. } => {
+                self.line(&self.dim(&format!("  old results removed: {before} → {after} tokens")))
+            }
+            Event::Compacted { before, after } => {
+                self.line(&self.dim(&format!("  conversation shortened: {before} → {after} tokens")))
+            }
             Event::BackgroundExited { task_id, exit_code, .. } => {
                 self.line(&self.dim(&format!("  background task {} ended with {exit_code}", printable(task_id))))
             }
-            Event::ApprovalAsked { tool, args, .. } => self.line(&self.show.paint(Colour::Yellow, &format!("? {tool} {}", subject(args)))),
+            Event::ApprovalAsked { tool, args, .. } => {
+                self.line(&self.show.paint(Colour::Yellow, &format!("? {tool} {}", subject(args))))
+            }
             Event::ApprovalAnswered { allowed, .. } => self.line(if *allowed { "  allowed" } else { "  denied" }),
             Event::PhaseStarted { phase, of, goal } => {
                 self.line(&self.show.paint(Colour::Blue, &format!("══ phase {phase} of {of}: {}", shown(goal))))
             }
-            Event::PhaseFinished { phase, commit, snapshot, screenshots } => {
-                let named = [commit.as_deref().map(|id| format!("commit {}", &id[..id.len().min(12)])), snapshot.clone().map(|name| format!("snapshot {name}"))];
-                let kept: Vec<String> = named.into_iter().flatten().chain(screenshots.iter().cloned()).collect();
+            Event::PhaseFinished { phase, commit, snapshot } => {
+                let named = [
+                    commit.as_deref().map(|id| format!("commit {}", &id[..id.len().min(12)])),
+                    snapshot.clone().map(|name| format!("snapshot {name}")),
+                ];
+                let kept: Vec<String> = named.into_iter().flatten().collect();
                 self.line(&self.show.paint(Colour::Green, &format!("══ phase {phase} is kept: {}", kept.join(", "))))
             }
             Event::Saved { snapshot, problem } => match (problem, snapshot) {
@@ -96,8 +107,16 @@ impl View {
             Event::RunFinished { stop_reason, message, turns, cost_usd, files_changed, .. } => {
                 let colour = if stop_reason.as_str() == "completed" { Colour::Green } else { Colour::Yellow };
                 let cost = cost_usd.map_or_else(String::new, |cost| format!(", ${cost:.4}"));
-                let files = if files_changed.is_empty() { String::new() } else { format!(", {} files changed", files_changed.len()) };
-                self.line(&format!("{} after {turns} turns{cost}{files}. {}", self.show.paint(colour, stop_reason.as_str()), printable(message)))
+                let files = if files_changed.is_empty() {
+                    String::new()
+                } else {
+                    format!(", {} files changed", files_changed.len())
+                };
+                self.line(&format!(
+                    "{} after {turns} turns{cost}{files}. {}",
+                    self.show.paint(colour, stop_reason.as_str()),
+                    printable(message)
+                ))
             }
         }
     }
@@ -126,10 +145,12 @@ impl View {
 
 /// What a model says is no more to be trusted than what a sandbox says.
 fn keep_lines(text: &str) -> String {
-    text.split_inclusive('\n').map(|line| match line.strip_suffix('\n') {
-        Some(line) => format!("{}\n", printable(line)),
-        None => printable(line),
-    }).collect()
+    text.split_inclusive('\n')
+        .map(|line| match line.strip_suffix('\n') {
+            Some(line) => format!("{}\n", printable(line)),
+            None => printable(line),
+        })
+        .collect()
 }
 
 /// One line of at most so many characters.
@@ -149,5 +170,9 @@ fn subject(args: &Value) -> String {
 
 fn took(millis: u64) -> String {
     let time = Duration::from_millis(millis);
-    if time < Duration::from_secs(60) { format!("{:.1}s", time.as_secs_f64()) } else { crate::sandbox::show::span(time) }
+    if time < Duration::from_secs(60) {
+        format!("{:.1}s", time.as_secs_f64())
+    } else {
+        crate::sandbox::show::span(time)
+    }
 }

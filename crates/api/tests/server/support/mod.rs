@@ -90,10 +90,15 @@ impl Server {
         engine.open_port(SERVICE_PORT, service.local_addr().expect("an address"));
         let stop = CancellationToken::new();
         tokio::spawn(run_service(service, stop.clone()));
-        let node =
-            Node::open_with(engine.clone(), Arc::new(MemoryRecords::default()), Arc::new(SystemClock), sandboxes)
-                .await
-                .expect("the node opens");
+        let node = Node::open_with(
+            engine.clone(),
+            Arc::new(MemoryRecords::default()),
+            Arc::new(SystemClock),
+            sandboxes,
+            &directory.path().join("uploads"),
+        )
+        .await
+        .expect("the node opens");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address");
         let config = ApiConfig { api_key: KEY.to_owned(), domain: format!("localhost:{}", address.port()), extensions };

@@ -26,7 +26,7 @@ pub(crate) type Leases = Arc<Mutex<HashMap<String, Vec<Option<u64>>>>>;
 
 pub(crate) struct Lab {
     /// Ends with the lab.
-    _directory: TempDir,
+    directory: TempDir,
     pub(crate) engine: Arc<MemoryEngine>,
     pub(crate) records: Arc<dyn Records>,
     pub(crate) clock: Arc<RuntimeClock>,
@@ -48,7 +48,7 @@ impl Lab {
         });
         let start = "2026-01-02T03:04:05.678901Z".parse::<Timestamp>().expect("a moment");
         Self {
-            _directory: directory,
+            directory,
             engine: Arc::new(engine),
             records,
             clock: Arc::new(RuntimeClock::starting_at(start)),
@@ -60,7 +60,9 @@ impl Lab {
     /// Starts a server; a second one takes over from the first.
     pub(crate) async fn open(&self) -> Arc<Node> {
         let (engine, records, clock) = (self.engine.clone(), self.records.clone(), self.clock.clone());
-        Node::open_with(engine, records, clock, self.config.clone()).await.expect("the node opens")
+        Node::open_with(engine, records, clock, self.config.clone(), &self.directory.path().join("uploads"))
+            .await
+            .expect("the node opens")
     }
 
     pub(crate) fn leases_of(&self, id: &str) -> Vec<Option<u64>> {

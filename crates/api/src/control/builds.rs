@@ -1,0 +1,171 @@
+//! Building templates: asked for, fed, started, watched.
+
+use std::time::Duration;
+
+use http::{Request, StatusCode, header};
+use http_body_util::BodyDataStream;
+use node::template::{BuildFailure, Resolved, Size};
+use node::{BuildLine, BuildRequest, Step};
+use protocol::rest::template::{
+    BuildLogEntry, BuildLogPage, BuildProgress, BuildStart, FileUpload, NewBuild, RequestedBuild,
+};
+
+use super::failure::Failure;
+use super::{Answer, create, logs, payload, templates, view};
+use crate::body;
+use crate::content::Content;
+use crate::query;
+use crate::routing;
+use crate::server::App;
+
+/// Images that are our base, at any tag.
+const BASE_IMAGES: [&str; 4] = ["e2b/base", "e2bdev/base", "sandbar/base", "base"];
+const MOST_LOG_LINES: usize = 100;
+/// Of a failed build's log, repeated in its reason.
+const REASON_LINES: usize = 20;
+/// An upload may take as long as it goes on; this bounds the whole.
+const UPLOAD_PATIENCE: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// `POST /v3/templates`.
+pub(super) async fn request(app: &App, request: Request<Content>) -> Answer {
+    let NewBuild { name, tags, cpu_count, memory_mb, min_free_disk_mb } = payload::read_json(request).await?;
+    if name.trim().is_empty() {
+        return Err(Failure::bad_request("missing field `name`"));
+    }
+    let config = app.node.config();
+    let usual = Size { cpu_count: config.cpu_count, memory_mb: config.memory_mb, disk_mb: config.disk_mb };
+    // What a build leaves free is what its sandboxes may write: the disk is at least that large.
+    let disk_mb = min_free_disk_mb.map(|free| free.max(usual.disk_mb));
+    let size = create::size(app, usual, [cpu_count, memory_mb, disk_mb].map(|value| value.map(i64::from)))?;
+    let tags: Vec<String> = tags.iter().map(|tag| tag.trim().to_lowercase()).collect();
+    let (template, build) = app.node.request_build(&name, &tags, size).await?;
+    let answer = RequestedBuild {
+        template_id: template.id.clone(),
+        build_id: build.id.to_string(),
+        public: template.public,
+        names: template.names(),
+        tags: build.wanted_tags,
+        aliases: template.name.into_iter().collect(),
+    };
+    Ok(body::json(StatusCode::ACCEPTED, &answer))
+}
+
+/// `GET /templates/{id}/files/{hash}`: whether an archive is there, and where to send it.
+pub(super) fn upload_link(app: &App, template: &str, hash: &str, request: Request<Content>) -> Answer {
+    let (present, token) = app.node.upload_link(template, hash)?;
+    let id = app.node.template(template)?.id.clone();
+    let (parts, _) = request.into_parts();
+    // As the client reached us: it must reach us there again.
+    let host = match routing::host(&parts) {
+        "" => app.config.domain.as_str(),
+        host => host,
+    };
+    let url = format!("http://{host}/templates/{id}/files/{hash}?token={}", token.reveal());
+    Ok(body::json(StatusCode::CREATED, &FileUpload { present, url: Some(url), headers: None }))
+}
+
+/// `PUT` to such a link. It carries no API key: the token is the permission.
+pub(super) async fn upload(app: &App, template: &str, hash: &str, request: Request<Content>) -> Answer {
+    let pairs = query::pairs(request.uri().query().unwrap_or(""));
+    let token = query::first(&pairs, "token").unwrap_or("").to_owned();
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let length = length.ok_or_else(|| Failure::new(StatusCode::LENGTH_REQUIRED, "an upload needs its length"))?;
+    let pieces = BodyDataStream::new(request.into_body());
+    let storing = app.node.store_upload(template, hash, &token, length, pieces);
+    let late = |_| Failure::new(StatusCode::REQUEST_TIMEOUT, "the archive did not arrive in time");
+    tokio::time::timeout(UPLOAD_PATIENCE, storing).await.map_err(late)??;
+    Ok(body::empty(StatusCode::OK))
+}
+
+/// `POST /v2/templates/{id}/builds/{buildID}`.
+pub(super) async fn start(app: &App, template: &str, build: &str, request: Request<Content>) -> Answer {
+    let BuildStart { from_image, from_template, from_image_registry: _, force, steps, start_cmd, ready_cmd } =
+        payload::read_json(request).await?;
+    let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
+    let from = origin(app, given(from_image), given(from_template))?;
+    let step = |step: protocol::rest::template::Step| {
+        let protocol::rest::template::Step { kind, args, files_hash, force } = step;
+        Step { kind, args, files_hash: given(files_hash), force }
+    };
+    let request = BuildRequest {
+        from,
+        force,
+        steps: steps.into_iter().map(step).collect(),
+        start_command: given(start_cmd),
+        ready_command: given(ready_cmd),
+    };
+    app.node.start_build(template, build, request).await?;
+    Ok(body::empty(StatusCode::ACCEPTED))
+}
+
+fn origin(app: &App, image: Option<String>, template: Option<String>) -> Result<Resolved, Failure> {
+    match (image, template) {
+        (Some(_), Some(_)) => Err(Failure::bad_request("fromImage and fromTemplate cannot go together")),
+        (None, Some(template)) => Ok(app.node.resolve_template(&template)?),
+        (None, None) => Ok(node::template::base()),
+        (Some(image), None) => {
+            let name = image.trim().to_lowercase();
+            let name = name.strip_prefix("docker.io/").unwrap_or(&name);
+            let name = name.split(['@', ':']).next().unwrap_or_default();
+            if BASE_IMAGES.contains(&name) {
+                return Ok(node::template::base());
+            }
+            let message = format!(
+                "images are not implemented by this server yet: '{image}' cannot be pulled. It builds on e2b/base, which is \
+                 its own base, and on templates"
+            );
+            Err(Failure::new(StatusCode::NOT_IMPLEMENTED, message))
+        }
+    }
+}
+
+/// `GET /templates/{id}/builds/{buildID}/status`.
+pub(super) fn status(app: &App, template: &str, build: &str, request: &Request<Content>) -> Answer {
+    let pairs = query::pairs(request.uri().query().unwrap_or(""));
+    let number = |name: &str, default: usize| match query::first(&pairs, name).filter(|text| !text.is_empty()) {
+        None => Ok(default),
+        Some(text) => text.parse().map_err(|_| Failure::bad_request(format!("{name} is '{text}', which is no number"))),
+    };
+    let (offset, limit) = (number("logsOffset", 0)?, number("limit", MOST_LOG_LINES)?.min(MOST_LOG_LINES));
+    let level = logs::level(&pairs)?;
+    // The state before the log: what a finished build has said is all there.
+    let (template, build, log) = app.node.build(template, build)?;
+    let lines: Vec<BuildLine> = log.lines().into_iter().filter(|line| logs::is_at_least(line.level, level)).collect();
+    let reason = build.failure.as_ref().map(|failure| reason(failure, &lines));
+    let entries: Vec<BuildLogEntry> = lines.into_iter().skip(offset).take(limit).map(wire).collect();
+    let progress = BuildProgress {
+        template_id: template.id.clone(),
+        build_id: build.id.to_string(),
+        status: templates::status(build.status),
+        logs: entries.iter().map(|entry| entry.message.clone()).collect(),
+        log_entries: entries,
+        reason,
+    };
+    Ok(body::json(StatusCode::OK, &progress))
+}
+
+fn reason(failure: &BuildFailure, lines: &[BuildLine]) -> protocol::rest::template::BuildFailure {
+    let of_step: Vec<&BuildLine> = lines.iter().filter(|line| line.step == failure.step).collect();
+    let last = of_step.iter().skip(of_step.len().saturating_sub(REASON_LINES));
+    protocol::rest::template::BuildFailure {
+        message: failure.message.clone(),
+        step: failure.step.clone(),
+        log_entries: last.map(|line| wire((*line).clone())).collect(),
+    }
+}
+
+/// `GET /templates/{id}/builds/{buildID}/logs`.
+pub(super) fn log(app: &App, template: &str, build: &str, request: &Request<Content>) -> Answer {
+    let pairs = query::pairs(request.uri().query().unwrap_or(""));
+    let window = logs::Window::parse(&pairs)?;
+    let level = logs::level(&pairs)?;
+    let (_, _, log) = app.node.build(template, build)?;
+    let lines = log.lines().into_iter().filter(|line| logs::is_at_least(line.level, level)).collect();
+    let lines = window.choose(lines, |line: &BuildLine| line.at);
+    Ok(body::json(StatusCode::OK, &BuildLogPage { logs: lines.map(wire).collect() }))
+}
+
+fn wire(line: BuildLine) -> BuildLogEntry {
+    let BuildLine { at, level, message, step } = line;
+    BuildLogEntry { timestamp: view::time(at), level, message, step }
+}

@@ -1,0 +1,82 @@
+//! States of files that builds can begin with instead of doing the same again. Each belongs to the cache alone: templates
+//! have copies, so a state can go at any time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+
+use crate::id::FilesId;
+use crate::ports::{Records, RecordsError};
+
+/// Most states that are kept; the longest unused go first.
+const MOST_LAYERS: usize = 500;
+
+/// The files after a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    /// Names the steps that lead to it.
+    pub key: String,
+    pub files: FilesId,
+    pub used_at: Timestamp,
+}
+
+pub(crate) struct Layers {
+    records: Arc<dyn Records>,
+    known: Mutex<HashMap<String, Layer>>,
+}
+
+impl Layers {
+    pub(crate) fn new(records: Arc<dyn Records>) -> Self {
+        Self { records, known: Mutex::default() }
+    }
+
+    pub(crate) async fn load(&self) -> Result<(), RecordsError> {
+        let layers = self.records.layers().await?;
+        *self.known() = layers.into_iter().map(|layer| (layer.key.clone(), layer)).collect();
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Layer>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn files(&self) -> Vec<FilesId> {
+        self.known().values().map(|layer| layer.files.clone()).collect()
+    }
+
+    pub(crate) fn find(&self, key: &str) -> Option<FilesId> {
+        self.known().get(key).map(|layer| layer.files.clone())
+    }
+
+    /// Remembers that a state was of use.
+    pub(crate) async fn touch(&self, key: &str, now: Timestamp) -> Result<(), RecordsError> {
+        let layer = self.known().get_mut(key).map(|layer| {
+            layer.used_at = now;
+            layer.clone()
+        });
+        match layer {
+            Some(layer) => self.records.put_layer(&layer).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps a state, in the place of an earlier one of that name. Gives the files that go for it.
+    pub(crate) async fn put(&self, layer: Layer) -> Result<Vec<FilesId>, RecordsError> {
+        self.records.put_layer(&layer).await?;
+        let mut unused = Vec::new();
+        let excess: Vec<String> = {
+            let mut known = self.known();
+            unused.extend(known.insert(layer.key.clone(), layer).map(|before| before.files));
+            let mut by_age: Vec<(Timestamp, String)> =
+                known.values().map(|layer| (layer.used_at, layer.key.clone())).collect();
+            by_age.sort();
+            by_age.into_iter().map(|(_, key)| key).take(known.len().saturating_sub(MOST_LAYERS)).collect()
+        };
+        for key in excess {
+            self.records.remove_layer(&key).await?;
+            unused.extend(self.known().remove(&key).map(|layer| layer.files));
+        }
+        Ok(unused)
+    }
+}

@@ -1,0 +1,123 @@
+//! The sandbox a build runs in. It is no sandbox of the list: nothing of it is recorded, so the next server removes whatever
+//! is left of one whose server died.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::guest::GuestConfig;
+use tokio::fs::File;
+use tracing::warn;
+
+use super::log::Splitter;
+use super::runner::{Failed, Reporter};
+use super::scripts::ARCHIVE;
+use crate::guest_files;
+use crate::guest_process::{self, Output, Script};
+use crate::id::{FilesId, SandboxId, Token};
+use crate::log::LogLevel;
+use crate::ports::{Boot, EngineError, Machine};
+use crate::sandbox::Resources;
+use crate::start_command::{DEFAULT_USER, Guest};
+use crate::world::World;
+
+const MIB: u64 = 1 << 20;
+/// When no server ends it, the guest ends by itself a while after this.
+pub(super) const LONGEST_LIFE: Duration = Duration::from_secs(2 * 60 * 60);
+
+pub(super) struct BuildMachine {
+    world: Arc<World>,
+    id: SandboxId,
+    machine: Arc<dyn Machine>,
+    token: Token,
+}
+
+impl BuildMachine {
+    /// Boots one whose files are a copy of `files`, or nothing but the base.
+    pub(super) async fn boot(
+        world: &Arc<World>,
+        files: Option<&FilesId>,
+        resources: Resources,
+    ) -> Result<Self, EngineError> {
+        let (id, token) = (SandboxId::random(), Token::random());
+        let booted = async {
+            if let Some(files) = files {
+                world.engine.copy_files(files, &FilesId::from(&id)).await?;
+            }
+            let ends = crate::clock::after(world.clock.now(), LONGEST_LIFE);
+            let guest = GuestConfig {
+                sandbox_id: id.to_string(),
+                access_token: Some(token.reveal().to_owned()),
+                system_env: BTreeMap::from([("E2B_SANDBOX".to_owned(), "true".to_owned())]),
+                default_user: DEFAULT_USER.to_owned(),
+                lease_ends_unix_ms: u64::try_from(ends.as_millisecond()).ok(),
+                memory_limit_bytes: u64::from(resources.memory_mb) * MIB,
+                cpu_count: resources.cpu_count,
+                disk_limit_bytes: u64::from(resources.disk_mb) * MIB,
+                ..GuestConfig::default()
+            };
+            let boot_id = uuid::Uuid::new_v4().to_string();
+            world.engine.boot(Boot { id: id.clone(), resources, internet: true, boot_id, guest }).await
+        };
+        match booted.await {
+            Ok(machine) => Ok(Self { world: Arc::clone(world), id, machine, token }),
+            Err(error) => {
+                world.remove_unused(&[FilesId::from(&id)]).await;
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn guest(&self) -> Guest<'_> {
+        Guest { socket: self.machine.guest_socket(), token: Some(&self.token) }
+    }
+
+    /// Puts an archive where [`super::scripts::copy`] looks for it.
+    pub(super) async fn send_archive(&self, file: File) -> Result<(), Failed> {
+        let sent = guest_files::put(self.guest(), ARCHIVE, file).await;
+        sent.map_err(|error| Failed::new(format!("the files could not be sent into the sandbox: {error}")))
+    }
+
+    /// Runs `script` to its end, which must be a good one; what it says goes to the log.
+    pub(super) async fn run(&self, script: Script<'_>, reporter: &Reporter<'_>) -> Result<(), Failed> {
+        let lost = |error: &dyn std::fmt::Display| Failed::new(format!("the command could not be run: {error}"));
+        let started = guest_process::start(self.guest().socket, Some(&self.token), script).await;
+        let mut process = started.map_err(|error| lost(&error))?;
+        let (mut stdout, mut stderr) = (Splitter::default(), Splitter::default());
+        let said = |line: &str| reporter.write(LogLevel::Info, line);
+        let complained = |line: &str| reporter.write(LogLevel::Warn, line);
+        while let Some(output) = process.next().await.map_err(|error| lost(&error))? {
+            match output {
+                Output::Stdout(bytes) => stdout.push(&bytes, said),
+                Output::Stderr(bytes) => stderr.push(&bytes, complained),
+                Output::Ended { exit_code, status } => {
+                    stdout.flush(said);
+                    stderr.flush(complained);
+                    return if exit_code == 0 {
+                        Ok(())
+                    } else {
+                        Err(Failed::new(format!("the command failed: {status}")))
+                    };
+                }
+            }
+        }
+        Err(lost(&"the sandbox ended"))
+    }
+
+    /// Keeps the files as they are now, under a name of their own.
+    pub(super) async fn keep_files(&self) -> Result<FilesId, EngineError> {
+        let files = FilesId::random();
+        self.machine.freeze().await?;
+        let copied = self.world.engine.copy_files(&FilesId::from(&self.id), &files).await;
+        self.machine.thaw().await?;
+        copied.map(|()| files)
+    }
+
+    /// Ends it, with its files.
+    pub(super) async fn end(self) {
+        if let Err(error) = self.machine.kill().await {
+            warn!(%error, "the sandbox of a build may be left until the next start");
+        }
+        self.world.remove_unused(&[FilesId::from(&self.id)]).await;
+    }
+}

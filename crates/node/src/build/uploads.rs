@@ -1,0 +1,242 @@
+//! Archives of build contexts, as clients sent them: kept by template and by the hash their client gave them, which is the
+//! client's own and proves nothing. They are only ever unpacked inside a sandbox.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use rustix::fs::statvfs;
+use sha2::{Digest, Sha256};
+use tokio::fs::{self, File};
+use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::plan::is_hash;
+use crate::id::Token;
+
+/// Largest archive.
+pub const MOST_BYTES: u64 = 8 << 30;
+/// What an upload leaves free on the disk.
+const RESERVE: u64 = 1 << 30;
+/// How long a link can be used.
+const LINK_LIFE: Duration = Duration::from_secs(60 * 60);
+/// Longest silence of a client that sends.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Of files that are still being written.
+const UNFINISHED: &str = ".part-";
+
+#[derive(Debug, thiserror::Error)]
+pub enum UploadError {
+    #[error("the link is unknown or no longer good")]
+    Denied,
+    #[error("an archive of {0} bytes is too large; {MOST_BYTES} are allowed")]
+    TooLarge(u64),
+    #[error("there is no room for an archive of {0} bytes")]
+    NoSpace(u64),
+    #[error("the archive did not arrive whole")]
+    Incomplete,
+    #[error("cannot keep the archive")]
+    Io(#[from] io::Error),
+}
+
+pub(crate) struct Uploads {
+    root: PathBuf,
+    /// By a digest of the token: what a look-up takes tells nothing of it.
+    links: Mutex<HashMap<[u8; 32], Link>>,
+}
+
+struct Link {
+    template: String,
+    hash: String,
+    ends: Instant,
+}
+
+fn digest(token: &str) -> [u8; 32] {
+    Sha256::digest(token).into()
+}
+
+impl Uploads {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), links: Mutex::default() }
+    }
+
+    /// Removes what was cut short, and what belongs to no template that `is_known`.
+    pub(crate) async fn sweep(&self, is_known: impl Fn(&str) -> bool) -> io::Result<()> {
+        fs::create_dir_all(&self.root).await?;
+        let mut templates = fs::read_dir(&self.root).await?;
+        while let Some(template) = templates.next_entry().await? {
+            if !template.file_name().to_str().is_some_and(&is_known) {
+                fs::remove_dir_all(template.path()).await?;
+                continue;
+            }
+            let mut files = fs::read_dir(template.path()).await?;
+            while let Some(file) = files.next_entry().await? {
+                if file.file_name().to_string_lossy().starts_with(UNFINISHED) {
+                    fs::remove_file(file.path()).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all archives of a template; absent is fine.
+    pub(crate) async fn remove(&self, template: &str) -> io::Result<()> {
+        match fs::remove_dir_all(self.root.join(template)).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the archive is, or will be. `template` is an ID of ours.
+    pub(crate) fn path(&self, template: &str, hash: &str) -> Option<PathBuf> {
+        is_hash(hash).then(|| self.root.join(template).join(hash))
+    }
+
+    /// A token with which the archive can be sent once.
+    pub(crate) fn link(&self, template: &str, hash: &str) -> Token {
+        let (token, now) = (Token::random(), Instant::now());
+        let mut links = self.links();
+        links.retain(|_, link| link.ends > now);
+        let link = Link { template: template.to_owned(), hash: hash.to_owned(), ends: now + LINK_LIFE };
+        links.insert(digest(token.reveal()), link);
+        token
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<[u8; 32], Link>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what `body` brings, whole or not at all.
+    pub(crate) async fn store<E>(
+        &self,
+        (template, hash, token): (&str, &str, &str),
+        length: u64,
+        body: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    ) -> Result<(), UploadError> {
+        let known = self.links().remove(&digest(token));
+        let good = |link: &Link| link.template == template && link.hash == hash && link.ends > Instant::now();
+        let path = self.path(template, hash).filter(|_| known.as_ref().is_some_and(good)).ok_or(UploadError::Denied)?;
+        if length > MOST_BYTES {
+            return Err(UploadError::TooLarge(length));
+        }
+        let directory = self.root.join(template);
+        fs::create_dir_all(&directory).await?;
+        let disk = statvfs(&directory).map_err(io::Error::from)?;
+        if disk.f_bavail * disk.f_frsize < length.saturating_add(RESERVE) {
+            return Err(UploadError::NoSpace(length));
+        }
+        let unfinished = Unfinished(directory.join(format!("{UNFINISHED}{}", Uuid::new_v4())));
+        receive(&unfinished.0, length, body).await?;
+        Ok(fs::rename(&unfinished.0, &path).await?)
+    }
+}
+
+/// A file that goes unless it was renamed, also when a client stops sending and its call is dropped.
+struct Unfinished(PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // Absent when it could not be made, or has its name by now.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+async fn receive<E>(
+    path: &Path,
+    length: u64,
+    mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<(), UploadError> {
+    let mut file = File::create_new(path).await?;
+    let mut received = 0;
+    while let Some(piece) = tokio::time::timeout(SILENCE, body.next()).await.map_err(|_| UploadError::Incomplete)? {
+        let piece = piece.map_err(|_| UploadError::Incomplete)?;
+        received += piece.len() as u64;
+        if received > length {
+            return Err(UploadError::Incomplete);
+        }
+        file.write_all(&piece).await?;
+    }
+    if received != length {
+        return Err(UploadError::Incomplete);
+    }
+    Ok(file.sync_all().await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(pieces: &'static [&'static str]) -> impl Stream<Item = io::Result<Bytes>> + Unpin {
+        futures::stream::iter(pieces.iter().map(|piece| Ok(Bytes::from_static(piece.as_bytes()))))
+    }
+
+    fn left(root: &Path) -> usize {
+        std::fs::read_dir(root.join("t1")).map_or(0, Iterator::count)
+    }
+
+    #[tokio::test]
+    async fn an_archive_is_kept_whole_or_not_at_all() {
+        let root = tempfile::tempdir().expect("a directory");
+        let uploads = Uploads::new(root.path());
+        let hash = "a".repeat(64);
+        let send = async |hash: &str, token: &str, length, pieces| {
+            uploads.store(("t1", hash, token), length, body(pieces)).await
+        };
+        for (length, pieces) in [(5, &["1234"][..]), (3, &["12", "34"]), (0, &["1"])] {
+            let token = uploads.link("t1", &hash);
+            let refused = send(&hash, token.reveal(), length, pieces).await;
+            assert!(matches!(refused, Err(UploadError::Incomplete)), "{refused:?}");
+            assert_eq!(left(root.path()), 0);
+        }
+        let token = uploads.link("t1", &hash);
+        assert!(matches!(send(&hash, token.reveal(), u64::MAX, &[]).await, Err(UploadError::TooLarge(_))));
+        let token = uploads.link("t1", &hash);
+        assert!(matches!(
+            send(&hash, token.reveal(), MOST_BYTES, &[]).await,
+            Err(UploadError::Incomplete | UploadError::NoSpace(_))
+        ));
+        let token = uploads.link("t1", &hash);
+        send(&hash, token.reveal(), 4, &["12", "34"]).await.expect("it is kept");
+        let path = uploads.path("t1", &hash).expect("a hash");
+        assert_eq!(std::fs::read_to_string(path).expect("it is there"), "1234");
+        let again = send(&hash, token.reveal(), 4, &["12", "34"]).await;
+        assert!(matches!(again, Err(UploadError::Denied)), "a link is good once: {again:?}");
+    }
+
+    #[tokio::test]
+    async fn links_are_for_one_archive_and_names_stay_inside() {
+        let root = tempfile::tempdir().expect("a directory");
+        let uploads = Uploads::new(root.path());
+        let (hash, other) = ("a".repeat(64), "b".repeat(64));
+        for (template, wanted) in [("t1", other.as_str()), ("t2", &hash), ("t1", "../../x"), ("t1", "")] {
+            let token = uploads.link("t1", &hash);
+            let refused = uploads.store((template, wanted, token.reveal()), 1, body(&["x"])).await;
+            assert!(matches!(refused, Err(UploadError::Denied)), "{template} {wanted}");
+        }
+        for bad in ["", "../x", &"A".repeat(64), &"a".repeat(63), &format!("{}/", "a".repeat(63))] {
+            assert_eq!(uploads.path("t1", bad), None, "{bad}");
+        }
+        assert_eq!(left(root.path()), 0);
+    }
+
+    #[tokio::test]
+    async fn the_next_start_removes_what_nobody_needs() {
+        let root = tempfile::tempdir().expect("a directory");
+        let make = |path: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("it has one")).expect("a directory");
+            std::fs::write(path, "x").expect("a file");
+        };
+        make("t1/whole");
+        make("t1/.part-1");
+        make("t2/whole");
+        Uploads::new(root.path()).sweep(|id| id == "t1").await.expect("it sweeps");
+        assert_eq!(left(root.path()), 1);
+        assert!(!root.path().join("t2").exists());
+    }
+}

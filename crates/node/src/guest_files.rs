@@ -1,0 +1,42 @@
+//! Sending files into a sandbox through its guest, as clients do.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use http::{Request, header};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use protocol::headers::ACCESS_TOKEN;
+use tokio::fs::File;
+use tokio_util::io::ReaderStream;
+
+use crate::guest_call::{GuestError, connect};
+use crate::start_command::Guest;
+
+/// For a whole file: gigabytes take a while on a slow disk.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+const PIECE: usize = 256 << 10;
+
+/// Puts `file` at `path`, which needs no encoding, as root's.
+pub(crate) async fn put(guest: Guest<'_>, path: &str, file: File) -> Result<(), GuestError> {
+    tokio::time::timeout(PATIENCE, put_unbounded(guest, path, file)).await.map_err(|_| GuestError::Late)?
+}
+
+async fn put_unbounded(guest: Guest<'_>, path: &str, file: File) -> Result<(), GuestError> {
+    let pieces = ReaderStream::with_capacity(file, PIECE).map_ok(Frame::<Bytes>::data);
+    // Boxed: the stream's own type would have to be shareable between threads.
+    let body: StreamBody<futures::stream::BoxStream<'static, io::Result<Frame<Bytes>>>> =
+        StreamBody::new(Box::pin(pieces));
+    let mut request = Request::post(format!("/files?path={path}&username=root"))
+        .header(header::HOST, "guest")
+        .header(header::CONTENT_TYPE, "application/octet-stream");
+    if let Some(token) = guest.token {
+        request = request.header(ACCESS_TOKEN, token.reveal());
+    }
+    let request = request.body(body).map_err(GuestError::broken)?;
+    let mut connection = connect(guest.socket).await?;
+    let response = connection.sender.send_request(request).await.map_err(GuestError::broken)?;
+    if response.status().is_success() { Ok(()) } else { Err(GuestError::Status(response.status())) }
+}
