@@ -5,7 +5,12 @@ use std::time::{Duration, Instant};
 
 use sandbar_workspace::{OpenError, Settings, Unavailable};
 
-use crate::support::{Recorder, World, name, settings};
+use crate::support::{Recorder, World, name, setup};
+
+/// A lease that is renewed also by a process which a busy machine lets wait.
+fn settings() -> Settings {
+    Settings { lease: Duration::from_secs(5), ..crate::support::settings() }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_in_one_process_have_the_same_workspace() {
@@ -25,7 +30,8 @@ async fn many_in_one_process_have_the_same_workspace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_waits_or_is_refused_and_a_lost_lease_ends_all_work() {
     let world = World::new();
-    let (_, first) = world.workspace("leased").await;
+    let workspaces = world.place().workspaces(settings(), world.events.clone()).await;
+    let first = workspaces.create(&name("leased"), setup()).await.expect("made").workspace;
     // Another process is another set of workspaces on the same records.
     let hasty = Settings { lease_wait: Duration::from_millis(300), ..settings() };
     let second = world.place().workspaces(hasty, Arc::new(Recorder::default())).await;

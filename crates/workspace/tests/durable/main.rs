@@ -5,6 +5,7 @@ mod budget;
 mod dies;
 mod fallback;
 mod killed;
+mod large;
 mod leases;
 mod life;
 mod limits;
