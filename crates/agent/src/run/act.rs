@@ -1,16 +1,15 @@
 //! Makes the calls of an answer. What only reads runs side by side; what writes waits for all before it, and all after it
 //! wait for it: the outcome is that of one call after the other.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures::{FutureExt as _, StreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 use serde_json::Value;
 use tokio::time::timeout;
-use tools::{ErrorCode, Progress, ToolDispatcher, ToolResult, Watch};
+use tools::{ErrorCode, ToolResult, Watch};
 
-use super::journal::Teller;
+use super::execute::{BACKSTOP, execute, progress};
 use super::observe::{self, Shaped};
 use super::stuck::Verdict;
 use super::{End, LAST_TURN, MOST_FORMAT_ERRORS, Next, Run, RunError};
@@ -24,15 +23,11 @@ use crate::stop::StopReason;
 
 /// Reads side by side.
 const MOST_AT_ONCE: usize = 8;
-/// For a dispatcher to end what was cancelled; with the rest of the work this stays within two seconds.
-const CANCEL_GRACE: Duration = Duration::from_millis(1500);
-/// A call that takes this much longer than it may has been forgotten.
-const BACKSTOP: Duration = Duration::from_secs(600);
-const BASH_DEFAULT: u64 = 60;
 /// Answers in a row from a sandbox that is not there.
 const MOST_UNAVAILABLE: u32 = 3;
 
 const CANCELLED: &str = "Not executed: cancelled.";
+const OUT_OF_TIME: &str = "Not executed: the time for this run is up.";
 const AFTER_LAST_TURN: &str = "Not executed: this was the last turn.";
 
 impl Run {
@@ -48,7 +43,7 @@ impl Run {
         self.recover().await;
         let calls = self.calls();
         let mut at = 0;
-        while at < calls.len() && !self.parts.cancel.is_cancelled() {
+        while at < calls.len() && !self.parts.cancel.is_cancelled() && self.time_is_up().is_none() {
             let end = match reads(&calls[at].name) {
                 true => at + calls[at..].iter().take_while(|call| reads(&call.name)).count(),
                 false => at + 1,
@@ -56,7 +51,7 @@ impl Run {
             self.group(&calls[at..end]).await?;
             at = end;
         }
-        self.fill_missing(CANCELLED);
+        self.fill_missing(if self.time_is_up().is_some() { OUT_OF_TIME } else { CANCELLED });
         Ok(self.observe())
     }
 
@@ -93,14 +88,25 @@ impl Run {
         self.flush().await?;
         let mut left = allowed.len();
         let (tools, teller) = (Arc::clone(&self.parts.tools), self.journal.teller());
-        let cancel = self.parts.cancel.clone();
+        // Ends with the run's, or when its time is up.
+        let cancel = self.parts.cancel.child_token();
         let work = allowed.into_iter().map(|call| {
             let watch =
                 Watch { cancel: cancel.clone(), detach_after: None, progress: Some(progress(&teller, &call.id)) };
             execute(Arc::clone(&tools), call, watch)
         });
         let mut work = stream::iter(work).buffer_unordered(MOST_AT_ONCE);
-        while let Some((call, result, took)) = work.next().await {
+        let mut in_time = true;
+        loop {
+            let ended = tokio::select! {
+                ended = work.next() => ended,
+                _ = self.out_of_time(), if in_time => {
+                    in_time = false;
+                    cancel.cancel();
+                    continue;
+                }
+            };
+            let Some((call, result, took)) = ended else { break };
             self.ended(&call, &result, took).await;
             left -= 1;
             // The last one is written with what follows from it.
@@ -392,45 +398,5 @@ fn take_notices(text: &mut String, facts: &[Fact], notices: &mut Vec<String>) {
         let Some(line) = text.lines().find(|line| line.starts_with(&begins)).map(str::to_owned) else { continue };
         *text = text.replacen(&format!("{line}\n"), "", 1);
         notices.push(line);
-    }
-}
-
-fn progress(teller: &Teller, id: &str) -> Arc<dyn Fn(Progress) + Send + Sync> {
-    let (teller, id) = (teller.clone(), id.to_owned());
-    Arc::new(move |progress: Progress| {
-        let id = id.clone();
-        let event = |chunk| Event::ToolOutputDelta { id, stream: "stdout".into(), chunk };
-        teller.delta(event, &format!("{}\n", progress.last_line));
-    })
-}
-
-/// Makes one call. Whatever happens, there is a result.
-async fn execute(tools: Arc<dyn ToolDispatcher>, call: ToolUse, watch: Watch) -> (ToolUse, ToolResult, Duration) {
-    let begun = Instant::now();
-    let cancel = watch.cancel.clone();
-    let limit = call.input["timeout"].as_u64().unwrap_or(BASH_DEFAULT).min(3600);
-    let work = AssertUnwindSafe(tools.dispatch_watched(&call.name, call.input.clone(), watch)).catch_unwind();
-    let too_late = async {
-        cancel.cancelled().await;
-        tokio::time::sleep(CANCEL_GRACE).await;
-    };
-    let result = tokio::select! {
-        biased;
-        result = timeout(Duration::from_secs(limit) + BACKSTOP, work) => match result {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => failure(ErrorCode::Internal, "The tool failed because of a mistake in itself."),
-            Err(_) => failure(ErrorCode::Timeout, "outcome unknown: the call did not come back long after its time was up."),
-        },
-        () = too_late => failure(ErrorCode::Cancelled, "outcome unknown: the call was cancelled and did not end in time."),
-    };
-    (call, result, begun.elapsed())
-}
-
-fn failure(code: ErrorCode, text: &str) -> ToolResult {
-    ToolResult {
-        is_error: true,
-        code: Some(code),
-        content: vec![tools::Block::Text(text.into())],
-        structured: serde_json::json!({ "error": { "code": code.as_str() } }),
     }
 }

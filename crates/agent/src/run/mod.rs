@@ -5,9 +5,13 @@
 
 mod act;
 mod check;
+mod ending;
+mod execute;
 mod journal;
 mod observe;
+mod phases;
 mod room;
+mod settle;
 mod state;
 mod stuck;
 mod think;
@@ -17,7 +21,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tools::ToolDispatcher;
@@ -27,12 +31,12 @@ use crate::approval::{Approver, InvalidPattern, Judge};
 use crate::change::Change;
 use crate::event::Event;
 use crate::feed::Feed;
-use crate::message::{Block, Message, Role};
-use crate::model::{Model, ModelStop, Turn, Usage};
-use crate::plan::{Phase, Plan};
+use crate::message::{Message, Role};
+use crate::model::{Model, ModelStop, Usage};
+use crate::plan::Plan;
 use crate::records::{Head, RunId, RunRecord, RunRecords, RunRecordsError, RunState};
 use crate::stop::StopReason;
-use crate::workplace::{Workplace, WorkplaceError};
+use crate::workplace::Workplace;
 use journal::Journal;
 use state::State;
 use stuck::Stuck;
@@ -40,15 +44,10 @@ use think::Thought;
 
 /// How often the driver shows that it lives, and looks whether it is to stop.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// For saving and pausing at the end.
-const KEEPING: Duration = Duration::from_secs(600);
-/// Answers without a call in a row, although the model was asked to go on.
-const MOST_IDLE: u32 = 3;
 /// Answers in a row that could not be understood.
 const MOST_FORMAT_ERRORS: u32 = 3;
 
 const LAST_TURN: &str = "This is your last turn; answer now without tools.";
-const CONTINUE: &str = "Continue.";
 
 /// What a run works with.
 #[derive(Clone)]
@@ -307,197 +306,6 @@ impl Run {
         }
     }
 
-    /// Takes an answer into the conversation.
-    fn answered(&mut self, turn: Turn) {
-        let Turn { mut content, stop, usage, faults } = turn;
-        if content.is_empty() {
-            // The API takes no empty answer back.
-            content.push(Block::Text("(no answer)".into()));
-        }
-        let message = Message { role: Role::Assistant, content };
-        let text = message.text();
-        let cost = self.parts.model.price().map(|price| price.of(usage));
-        if !text.is_empty() {
-            let text = self.mask(&text);
-            self.note(Event::Message { text }, None);
-        }
-        let cost_nanos = cost.map_or(0, Usd::nanos);
-        let change = Change::Answered { message, stop, usage, cost_nanos };
-        self.state.apply(&change);
-        let event = Event::Usage {
-            usage,
-            cost_usd: cost.map(Usd::dollars),
-            total_cost_usd: cost.map(|_| self.state.cost.dollars()),
-            context_tokens: self.state.context,
-            context_window: self.window(),
-        };
-        self.journal.note(event, Some(change));
-        self.refuse_faulty(&faults);
-    }
-
-    /// What follows from the answer that was taken last.
-    async fn settle(&mut self, stop: ModelStop) -> Result<Next, RunError> {
-        if self.state.open.is_some() {
-            self.idle = 0;
-            let next = match stop {
-                ModelStop::Refusal => {
-                    self.fill_missing("Not executed: the answer was refused.");
-                    self.observe()
-                }
-                _ => self.act().await?,
-            };
-            if stop != ModelStop::Refusal {
-                return Ok(next);
-            }
-        }
-        match stop {
-            ModelStop::Refusal => {
-                Ok(Next::Stop(End::new(StopReason::Refusal, "The model's provider refused to go on with this.")))
-            }
-            ModelStop::MaxTokens | ModelStop::PauseTurn | ModelStop::ContextFull if self.idle < MOST_IDLE - 1 => {
-                self.idle += 1;
-                self.full |= stop == ModelStop::ContextFull;
-                self.say(CONTINUE.into());
-                Ok(Next::GoOn)
-            }
-            _ => self.phase_done().await,
-        }
-    }
-
-    /// Keeps a finished phase and begins the next; without one, the work is done.
-    async fn phase_done(&mut self) -> Result<Next, RunError> {
-        let done = || Ok(Next::Stop(End::new(StopReason::Completed, "The model says that the work is done.")));
-        let Some((index, phase)) = self.phase() else { return done() };
-        self.flush().await?;
-        let title = phase.goal.lines().next().unwrap_or_default().to_owned();
-        let message = format!("Phase {}: {title}", index + 1);
-        let kept = keeping("commit the phase", self.parts.workplace.commit_phase(&message)).await;
-        let committed = kept.unwrap_or_else(|error| {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a phase was not kept");
-            crate::workplace::Committed::default()
-        });
-        let crate::workplace::Committed { commit, snapshot } = committed;
-        let event = Event::PhaseFinished { phase: index + 1, commit, snapshot };
-        self.note(event, Some(Change::PhasesDone { count: index + 1 }));
-        let Some((index, phase)) = self.phase() else { return done() };
-        let event = self.phase_started(index, &phase);
-        let text = format!(
-            "Phase {} is done and kept. Phase {} of {}: {}",
-            index,
-            index + 1,
-            self.plan.phases.len(),
-            phase.goal
-        );
-        self.idle = 0;
-        self.note(event, Some(Change::Said { message: Message::user(text) }));
-        Ok(Next::GoOn)
-    }
-
-    fn phase(&self) -> Option<(u64, Phase)> {
-        let index = self.state.phases_done;
-        let phase = usize::try_from(index).ok().and_then(|index| self.plan.phases.get(index))?;
-        Some((index, phase.clone()))
-    }
-
-    fn phase_started(&self, index: u64, phase: &Phase) -> Event {
-        Event::PhaseStarted { phase: index + 1, of: self.plan.phases.len() as u64, goal: self.mask(&phase.goal) }
-    }
-
-    /// The task as it was given, with the phase that is being worked on.
-    fn task(&self) -> String {
-        let mut task = self.plan.goal.clone();
-        if let Some((index, phase)) = self.phase() {
-            task.push_str(&format!("\n\nPhase {} of {}: {}", index + 1, self.plan.phases.len(), phase.goal));
-        }
-        if self.plan.settings.max_turns == 1 {
-            task.push_str(&format!("\n\n{LAST_TURN}"));
-        }
-        task
-    }
-
-    /// A limit that is reached.
-    fn limits(&self) -> Option<End> {
-        let settings = &self.plan.settings;
-        if self.parts.cancel.is_cancelled() {
-            return Some(End::cancelled());
-        }
-        if self.state.turns >= settings.max_turns {
-            let message = format!("The limit of {} turns is reached.", settings.max_turns);
-            return Some(End::new(StopReason::MaxTurns, message));
-        }
-        if let Some(most) = settings.max_tokens_total
-            && self.state.usage.total() >= most
-        {
-            return Some(End::new(StopReason::MaxTokensTotal, format!("The limit of {most} tokens is reached.")));
-        }
-        if let Some(most) = settings.max_cost_usd
-            && self.state.cost.dollars() >= most
-        {
-            let message = format!("The budget of ${most} is reached: {} are spent.", self.state.cost);
-            return Some(End::new(StopReason::MaxCost, message));
-        }
-        self.time_is_up()
-    }
-
-    fn time_is_up(&self) -> Option<End> {
-        let up = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        up.then(|| End::new(StopReason::WallClock, "The time for this run is up."))
-    }
-
-    async fn finish(mut self, reason: StopReason, mut message: String) -> Result<Report, RunError> {
-        if reason.is_budget() {
-            self.keep(&mut message).await?;
-        }
-        self.run_state = RunState::Finished;
-        self.stop_reason = Some(reason);
-        let cost = self.parts.model.price().map(|_| self.state.cost);
-        let report = Report {
-            run: self.id.clone(),
-            stop_reason: reason,
-            message: self.mask(&message),
-            turns: self.state.turns,
-            usage: self.state.usage,
-            cost,
-            text: self.mask(&self.state.last_text),
-            files_changed: self.state.ledger.files_changed(),
-            background_tasks: self.state.ledger.background_tasks(),
-            conversation: std::mem::take(&mut self.state.messages),
-        };
-        let event = Event::RunFinished {
-            stop_reason: reason,
-            message: report.message.clone(),
-            turns: report.turns,
-            usage: report.usage,
-            cost_usd: cost.map(Usd::dollars),
-            text: report.text.clone(),
-            files_changed: report.files_changed.clone(),
-            background_tasks: report.background_tasks.clone(),
-        };
-        self.note(event, None);
-        self.flush().await?;
-        Ok(report)
-    }
-
-    /// At a limit nothing is lost and nothing goes on costing: saved, paused, said.
-    async fn keep(&mut self, message: &mut String) -> Result<(), RunError> {
-        self.flush().await?;
-        let saved = keeping("save the files", self.parts.workplace.save()).await;
-        let paused = keeping("pause the sandbox", self.parts.workplace.pause()).await;
-        let problem = |error: &WorkplaceError| format!("{error}: {}", error.source);
-        message.push_str(match (&saved, &paused) {
-            (Ok(_), Ok(())) => " The files are saved and the sandbox is paused.",
-            (Ok(_), Err(_)) => " The files are saved, but the sandbox could not be paused.",
-            (Err(_), _) => " The files could not be saved; they are in the sandbox.",
-        });
-        let (snapshot, trouble) = match saved {
-            Ok(snapshot) => (snapshot, None),
-            Err(error) => (None, Some(problem(&error))),
-        };
-        self.note(Event::Saved { snapshot, problem: trouble }, None);
-        self.note(Event::Paused { problem: paused.err().as_ref().map(problem) }, None);
-        Ok(())
-    }
-
     fn announce(&mut self, resumed: bool) {
         let event = Event::RunStarted {
             run_id: self.id.to_string(),
@@ -545,16 +353,5 @@ impl Run {
 
     fn mask(&self, text: &str) -> String {
         self.parts.workplace.mask(text)
-    }
-}
-
-/// Whatever keeps something is not waited for without end.
-async fn keeping<T>(
-    what: &'static str,
-    work: impl Future<Output = Result<T, WorkplaceError>>,
-) -> Result<T, WorkplaceError> {
-    match timeout(KEEPING, work).await {
-        Ok(done) => done,
-        Err(_) => Err(WorkplaceError { what, source: "it took too long".into() }),
     }
 }

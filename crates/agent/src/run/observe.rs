@@ -155,9 +155,17 @@ pub(super) fn fit_batch(results: &mut [(ToolUse, ToolOutcome)], budget: usize) {
         left -= length;
     }
     for (call, outcome) in results.iter_mut().filter(|(_, outcome)| length(outcome) > cap) {
+        let whole = named_whole(&outcome.text());
         let content = std::mem::take(&mut outcome.content);
-        outcome.content = shape(call, content, outcome.is_error, None, cap).content;
+        outcome.content = shape(call, content, outcome.is_error, whole.as_deref(), cap).content;
     }
+}
+
+/// Where an earlier cut says that the whole is.
+fn named_whole(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("output truncated at ")?;
+    let (_, rest) = rest.split_once(" chars. Full output: ")?;
+    rest.split_once(" — ").map(|(path, _)| path.to_owned())
 }
 
 /// One line of a result, for people.

@@ -103,7 +103,7 @@ impl Run {
         }
     }
 
-    async fn out_of_time(&self) -> End {
+    pub(super) async fn out_of_time(&self) -> End {
         match self.deadline {
             Some(deadline) => sleep_until(deadline.max(Instant::now())).await,
             None => std::future::pending().await,

@@ -84,7 +84,7 @@ async fn a_full_conversation_becomes_a_summary_with_the_ledger() {
     let (report, events) = rig.run(Arc::clone(&model) as Arc<_>, plan(long(quick()))).await;
     assert_eq!(report.stop_reason, StopReason::Completed, "{}", report.message);
     let shortened = shortened(&events);
-    assert!(shortened.len() > 2, "{shortened:?}");
+    assert!(!shortened.is_empty(), "pruning was enough");
     assert!(shortened.iter().all(|(_, after)| after * 100 <= WINDOW * 40), "{shortened:?}");
     let first = report.conversation[0].text();
     for part in [
