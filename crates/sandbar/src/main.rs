@@ -1,6 +1,7 @@
 //! The program: parses, builds, runs and reports. One file a subcommand.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod completions;
 mod config;
 mod config_file;
@@ -36,6 +37,7 @@ Examples:
   sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs
   sandbar sandbox create    a sandbox of that server, or of any E2B service
   sandbar workspace create  files that outlive any sandbox, here or with a provider
+  sandbar run --goal …      let a model work towards a goal in a workspace
   sandbar mcp               the tools of a coding agent, for any MCP client
   sandbar usage             what workspaces used and what it costs
   sandbar config init       a configuration file to begin with
@@ -62,6 +64,8 @@ enum Command {
     Tools(tools::Tools),
     #[command(visible_alias = "ws")]
     Workspace(Box<workspace::Workspace>),
+    Run(Box<agent::Start>),
+    Runs(Box<agent::Runs>),
     Usage(usage::Usage),
     Config(config_file::ConfigFile),
     Completions(completions::Completions),
@@ -78,6 +82,8 @@ fn main() -> ExitCode {
         Command::Tool(tool) => tool.run(),
         Command::Tools(tools) => tools.run().map(|()| ExitCode::SUCCESS),
         Command::Workspace(workspace) => workspace.run(),
+        Command::Run(run) => run.run(),
+        Command::Runs(runs) => runs.run(),
         Command::Usage(usage) => usage.run().map(|()| ExitCode::SUCCESS),
         Command::Config(config) => config.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => completions.run::<Arguments>().map(|()| ExitCode::SUCCESS),

@@ -7,7 +7,7 @@ use crate::sandbox::values::{self, Pair};
 use crate::workspace::house::{House, Place};
 use agent::approval::{Decision, Policy, Rule};
 use agent::model::Choice;
-use agent::{Phase, Plan, RunId, Settings, system_prompt};
+use agent::{Phase, Plan, RunError, RunId, Settings, system_prompt};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use sdk::Secret;
@@ -141,7 +141,10 @@ impl Start {
     async fn begin(self) -> anyhow::Result<ExitCode> {
         let model = self.chosen()?;
         // Before anything is made: a key that is missing is better known now.
-        model.model(&keys())?;
+        let ready = model.model(&keys())?;
+        if self.limits.budget_usd.is_some() && ready.price().is_none() {
+            return Err(RunError::NoPrice(ready.name().to_owned()).into());
+        }
         let id = RunId::new();
         let json = self.json_events || !stdout().is_terminal();
         let url = records_url(&self.place)?;

@@ -1,5 +1,6 @@
 //! The product as its users meet it: a real server, real sandboxes, plain HTTP.
 
+mod agent;
 mod cli;
 mod config;
 mod isolation;

@@ -1,0 +1,199 @@
+//! `sandbar run` and `sandbar runs` as people and scripts use them: the real program on a real server, with a script in the
+//! model's place.
+
+use crate::support::{Program, Server};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Stdio};
+use tempfile::TempDir;
+
+/// A user with a home of their own: records and snapshots are in it.
+struct User {
+    home: TempDir,
+    run: Program,
+    runs: Program,
+    workspace: Program,
+}
+
+impl User {
+    fn of(server: &Server) -> Self {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let program = |word| {
+            let program = Program::new(word).variable("XDG_DATA_HOME", home.path().join("data")).at(server);
+            program.variable("XDG_CONFIG_HOME", home.path().join("config"))
+        };
+        Self { run: program("run"), runs: program("runs"), workspace: program("workspace"), home }
+    }
+
+    fn script(&self, turns: &Value) -> String {
+        let file: PathBuf = self.home.path().join("script.json");
+        std::fs::write(&file, json!({ "turns": turns }).to_string()).expect("a file of our own");
+        format!("scripted:{}", file.display())
+    }
+
+    /// A run whose events can be read as they come.
+    fn begin(&self, program: &Program, arguments: &[&str]) -> (Child, BufReader<ChildStdout>) {
+        let mut child = program.command(arguments).stdout(Stdio::piped()).spawn().expect("the program starts");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        (child, output)
+    }
+}
+
+fn events(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+/// The next event of this type, or of any when it is empty; nothing at the end.
+fn next(output: &mut impl BufRead, kind: &str) -> Option<Value> {
+    loop {
+        let mut line = String::new();
+        if output.read_line(&mut line).expect("readable") == 0 {
+            return None;
+        }
+        let event: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        if kind.is_empty() || event["type"] == kind {
+            return Some(event);
+        }
+    }
+}
+
+fn bash(command: &str) -> Value {
+    json!({ "tool_calls": [{ "name": "bash", "input": { "command": command } }] })
+}
+
+#[test]
+fn a_run_is_told_recorded_and_ends_as_its_exit_code_says() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    let good =
+        user.script(&json!([bash("pwd && echo hello > a.txt"), { "expect": "/home/user/project", "text": "Done." }]));
+    let told = events(&user.run.must(&["--goal", "Say hello", "--workspace", "shop", "--model", &good]));
+    assert_eq!(told[0]["type"], "run_started");
+    let id = told[0]["run_id"].as_str().expect("an id").to_owned();
+    let last = told.last().expect("events");
+    assert_eq!((&last["type"], &last["stop_reason"]), (&json!("run_finished"), &json!("completed")), "{last}");
+    let of =
+        |kind: &str| told.iter().find(|event| event["type"] == kind).unwrap_or_else(|| panic!("{kind} in {told:?}"));
+    assert_eq!(of("tool_call_started")["id"], of("tool_call_finished")["id"]);
+    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat project/a.txt"]), "hello\n");
+
+    let shown = user.runs.json(&["show", &id]);
+    assert_eq!((&shown["state"], &shown["stop_reason"]), (&json!("finished"), &json!("completed")));
+    assert_eq!(shown["events"].as_array().expect("events").last(), Some(last));
+    let listed = user.runs.json(&["list"]);
+    assert_eq!((&listed[0]["run_id"], &listed[0]["workspace"]), (&json!(id), &json!("shop")));
+    let timeline = user.runs.must(&["show", &id]);
+    assert!(
+        timeline.contains("▸ bash pwd && echo hello > a.txt") && timeline.contains("completed after 2 turns"),
+        "{timeline}"
+    );
+    assert!(user.runs.fails(1, &["resume", &id]).contains("has completed"));
+
+    // It is stopped at its limit, and goes on when that is raised.
+    let endless = user.script(&json!((0..4).map(|number| bash(&format!("echo {number}"))).collect::<Vec<_>>()));
+    let stopped = user.run.run(&["--goal", "Count", "--workspace", "shop", "--model", &endless, "--max-turns", "2"]);
+    assert_eq!(stopped.status.code(), Some(1));
+    let told = events(&crate::support::program::text(&stopped.stdout));
+    let last = told.last().expect("events");
+    assert_eq!(last["stop_reason"], "max_turns", "{last}");
+    assert!(told.iter().any(|event| event["type"] == "saved" && event["snapshot"].is_string()), "{told:?}");
+    assert_eq!(user.workspace.json(&["show", "shop"])["paused"], true);
+    let id = told[0]["run_id"].as_str().expect("an id");
+    let told = events(&user.runs.must(&["resume", id, "--max-turns", "9"]));
+    assert_eq!(told.last().expect("events")["stop_reason"], "completed");
+}
+
+#[test]
+fn killed_between_events_a_run_goes_on_and_nothing_is_done_twice() {
+    const TURNS: usize = 5;
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    let turns: Vec<Value> = (1..=TURNS)
+        .map(|number| {
+            let mut turn = bash(&format!("echo {number} >> count"));
+            if number > 1 {
+                let before = number - 1;
+                turn["if_interrupted"] = bash(&format!("sleep 1; grep -qx {before} count || echo {before} >> count"));
+            }
+            turn
+        })
+        .chain([json!({ "text": "Done.", "if_interrupted": bash(&format!("sleep 1; grep -qx {TURNS} count || echo {TURNS} >> count")) })])
+        .collect();
+    let model = user.script(&json!(turns));
+    user.workspace.must(&["create", "shop"]);
+    let expected: String = (1..=TURNS).map(|number| format!("{number}\n")).collect();
+    // Each process is killed after a few events more than the one before: a different boundary each time.
+    let (mut child, mut output) = user.begin(&user.run, &["--goal", "Count", "--workspace", "shop", "--model", &model]);
+    let id = next(&mut output, "run_started").expect("it starts")["run_id"].as_str().expect("an id").to_owned();
+    for events_to_live in [3, 4, 6] {
+        for _ in 0..events_to_live {
+            next(&mut output, "").expect("it is not done yet");
+        }
+        child.kill().expect("it can be killed");
+        child.wait().expect("it ends");
+        (child, output) = user.begin(&user.runs, &["resume", &id, "--json-events"]);
+        assert_eq!(next(&mut output, "run_started").expect("it starts again")["resumed"], true);
+    }
+    let last = next(&mut output, "run_finished").expect("it ends");
+    assert_eq!(last["stop_reason"], "completed", "{last}");
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat project/count"]), expected);
+    let all = user.runs.json(&["show", &id]);
+    let ids = |kind: &str| {
+        let of = all["events"].as_array().expect("events").iter().filter(|event| event["type"] == kind);
+        let mut ids: Vec<String> = of.map(|event| event["id"].as_str().expect("an id").to_owned()).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(ids("tool_call_started"), ids("tool_call_finished"));
+}
+
+#[test]
+fn an_interrupt_stops_a_run_cleanly_and_another_process_can_too() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    let model = user.script(&json!([bash("echo begun | tee mark; sleep 1000"), { "text": "Done." }]));
+    let (mut child, mut output) = user.begin(&user.run, &["--goal", "Wait", "--workspace", "shop", "--model", &model]);
+    let id = next(&mut output, "run_started").expect("it starts")["run_id"].as_str().expect("an id").to_owned();
+    next(&mut output, "tool_output_delta").expect("the command runs");
+    testing::signal(child.id(), "INT");
+    let last = next(&mut output, "run_finished").expect("it ends");
+    assert_eq!(last["stop_reason"], "cancelled");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(
+        user.workspace.must(&["exec", "shop", "-c", "cat project/mark; pgrep -fc '[s]leep 1000' || true"]),
+        "begun\n0\n"
+    );
+
+    let told = events(&user.runs.must(&["resume", &id, "--json-events"]));
+    assert_eq!(told.last().expect("events")["stop_reason"], "completed");
+
+    let (mut child, mut output) = user.begin(&user.run, &["--goal", "Wait", "--workspace", "shop", "--model", &model]);
+    let id = next(&mut output, "run_started").expect("it starts")["run_id"].as_str().expect("an id").to_owned();
+    next(&mut output, "tool_output_delta").expect("the command runs");
+    assert_eq!(user.runs.json(&["cancel", &id])["stop_reason"], "cancelled");
+    assert_eq!(next(&mut output, "run_finished").expect("it ends")["stop_reason"], "cancelled");
+    assert_eq!(child.wait().expect("it ends").code(), Some(1));
+}
+
+#[test]
+fn what_cannot_be_begun_is_said_before_anything_is_made() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    for (arguments, expected) in [
+        (&["--goal", "x"][..], "set ANTHROPIC_API_KEY"),
+        (&["--goal", "x", "--model", "anthropic:claude-opus-5-5"], "ANTHROPIC_API_KEY is not set"),
+        (&["--goal", "x", "--model", "scripted:/nonexistent.yaml"], "cannot read the script"),
+        (
+            &["--goal", "x", "--model", "openai:m@http://127.0.0.1:9/v1", "--budget-usd", "1"],
+            "nobody knows what openai:m@",
+        ),
+    ] {
+        let said = user.run.fails(1, arguments);
+        assert!(said.contains(expected), "{said}");
+    }
+    assert_eq!(user.workspace.json(&["list"]), json!([]));
+    assert!(user.runs.fails(1, &["show", "run_0"]).contains("there is no run run_0"));
+    user.runs.fails(2, &["show", "nonsense"]);
+}
