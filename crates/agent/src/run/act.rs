@@ -163,7 +163,7 @@ impl Run {
                 }
             }
         };
-        self.settle_call(call, "denied", denied);
+        self.settle_call(call, "denied", &denied);
         Ok(false)
     }
 
@@ -244,13 +244,13 @@ impl Run {
     }
 
     /// Settles a call that is not made, or whose outcome nobody knows.
-    pub(super) fn settle_call(&mut self, call: &ToolUse, code: &str, text: String) {
+    pub(super) fn settle_call(&mut self, call: &ToolUse, code: &str, text: &str) {
         if !self.has_begun(&call.id) {
             let event = self.started(call);
             self.note(event, None);
         }
         let outcome =
-            ToolOutcome { tool_use_id: call.id.clone(), content: vec![Part::Text(self.mask(&text))], is_error: true };
+            ToolOutcome { tool_use_id: call.id.clone(), content: vec![Part::Text(self.mask(text))], is_error: true };
         let ended = Ended { outcome, code: Some(code.to_owned()), facts: Vec::new(), notices: Vec::new() };
         self.note(finished(call, &ended, 0, false), Some(Change::CallEnded { ended }));
     }
@@ -259,7 +259,7 @@ impl Run {
     pub(super) fn fill_missing(&mut self, text: &str) {
         for call in self.calls() {
             if !self.is_settled(&call.id) {
-                self.settle_call(&call, ErrorCode::Cancelled.as_str(), text.to_owned());
+                self.settle_call(&call, ErrorCode::Cancelled.as_str(), text);
             }
         }
     }
@@ -292,7 +292,7 @@ impl Run {
                 refused += 1;
             }
             let code = if fault.is_some() { ErrorCode::InvalidInput } else { ErrorCode::UnknownTool };
-            self.settle_call(call, code.as_str(), text);
+            self.settle_call(call, code.as_str(), &text);
         }
         if calls.is_empty() {
             return;
@@ -317,7 +317,7 @@ impl Run {
                         self.note(Event::Nudge { text }, None);
                     }
                     Verdict::Stuck(why) => {
-                        end = Some(End::new(StopReason::Stuck, format!("The model goes in circles: {why}.")))
+                        end = Some(End::new(StopReason::Stuck, format!("The model goes in circles: {why}.")));
                     }
                 }
             }

@@ -16,7 +16,7 @@ impl Run {
         for call in answer.iter().flat_map(|answer| answer.calls()) {
             if open.begun.contains(&call.id) && !open.ended.contains_key(&call.id) && !reads(&call.name) {
                 let text = self.unknown(call).await;
-                self.settle_call(call, "outcome_unknown", text);
+                self.settle_call(call, "outcome_unknown", &text);
             }
         }
     }

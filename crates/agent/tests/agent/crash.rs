@@ -269,7 +269,7 @@ async fn two_processes_do_not_drive_one_run() {
     let id = RunId::new();
     let first = Run::begin(rig.parts(slow()), id.clone(), plan(quick())).await.expect("begun");
     let second = Run::resume(rig.parts(slow()), id.clone()).await.expect("resumed");
-    let taken = first.drive().await.err().expect("it was taken");
+    let taken = first.drive().await.expect_err("it was taken");
     assert!(matches!(taken, sandbar_agent::RunError::Taken(_)), "{taken}");
     assert_eq!(second.drive().await.expect("an end").stop_reason, StopReason::Completed);
 }

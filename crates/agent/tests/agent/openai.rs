@@ -17,7 +17,7 @@ fn stream(chunks: &[Value], done: bool) -> String {
     text
 }
 
-fn delta(delta: Value, finish: Value) -> Value {
+fn delta(delta: &Value, finish: &Value) -> Value {
     json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": finish }] })
 }
 
@@ -25,13 +25,13 @@ fn calls() -> String {
     let piece = |index: u32, id: Value, name: Value, arguments: &str| json!({ "tool_calls": [{ "index": index, "id": id, "function": { "name": name, "arguments": arguments } }] });
     stream(
         &[
-            delta(json!({ "role": "assistant", "content": "Let me" }), Value::Null),
-            delta(json!({ "content": " see." }), Value::Null),
-            delta(piece(0, json!("call_1"), json!("bash"), ""), Value::Null),
-            delta(piece(0, Value::Null, Value::Null, "{\"command\":"), Value::Null),
-            delta(piece(0, Value::Null, Value::Null, " \"echo hi\"}"), Value::Null),
-            delta(piece(1, json!("call_2"), json!("glob"), "{\"pattern\": \"*\"}"), Value::Null),
-            delta(json!({}), json!("tool_calls")),
+            delta(&json!({ "role": "assistant", "content": "Let me" }), &Value::Null),
+            delta(&json!({ "content": " see." }), &Value::Null),
+            delta(&piece(0, json!("call_1"), json!("bash"), ""), &Value::Null),
+            delta(&piece(0, Value::Null, Value::Null, "{\"command\":"), &Value::Null),
+            delta(&piece(0, Value::Null, Value::Null, " \"echo hi\"}"), &Value::Null),
+            delta(&piece(1, json!("call_2"), json!("glob"), "{\"pattern\": \"*\"}"), &Value::Null),
+            delta(&json!({}), &json!("tool_calls")),
             json!({ "choices": [], "usage": { "prompt_tokens": 120, "completion_tokens": 30, "prompt_tokens_details": { "cached_tokens": 100 } } }),
         ],
         true,
@@ -40,7 +40,7 @@ fn calls() -> String {
 
 #[tokio::test]
 async fn a_run_on_a_chat_endpoint() {
-    let last = stream(&[delta(json!({ "content": "Done." }), Value::Null), delta(json!({}), json!("stop"))], false);
+    let last = stream(&[delta(&json!({ "content": "Done." }), &Value::Null), delta(&json!({}), &json!("stop"))], false);
     for pieces in [1, usize::MAX] {
         let replies = vec![
             Reply::Stream { body: calls(), pieces },

@@ -112,7 +112,7 @@ async fn schedule(seed: u64) {
 async fn cancel_later(rig: &Rig, wait: Duration) {
     tokio::time::sleep(wait).await;
     rig.cancel.cancel();
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 #[test]

@@ -19,8 +19,8 @@ fn shortened(events: &[Happened]) -> Vec<(u64, u64)> {
     events.iter().filter_map(of).collect()
 }
 
-fn long(settings: Settings) -> Settings {
-    Settings { max_turns: 400, ..settings }
+fn long() -> Settings {
+    Settings { max_turns: 400, ..quick() }
 }
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn old_results_are_replaced_by_a_line_each() {
         _ => done(),
     });
     let model = Arc::new(model.window(WINDOW));
-    let (report, events) = rig.run(Arc::clone(&model) as Arc<_>, plan(long(quick()))).await;
+    let (report, events) = rig.run(Arc::clone(&model) as Arc<_>, plan(long())).await;
     assert_eq!(report.stop_reason, StopReason::Completed, "{}", report.message);
     assert!(shortened(&events).is_empty(), "pruning was enough");
     let all = results(&report.conversation);
@@ -81,7 +81,7 @@ async fn a_full_conversation_becomes_a_summary_with_the_ledger() {
         _ => done(),
     });
     let model = Arc::new(model.window(WINDOW));
-    let (report, events) = rig.run(Arc::clone(&model) as Arc<_>, plan(long(quick()))).await;
+    let (report, events) = rig.run(Arc::clone(&model) as Arc<_>, plan(long())).await;
     assert_eq!(report.stop_reason, StopReason::Completed, "{}", report.message);
     let shortened = shortened(&events);
     assert!(!shortened.is_empty(), "pruning was enough");
@@ -118,7 +118,7 @@ async fn without_progress_a_second_summary_is_the_end() {
     let model = Puppet::new(|turn, _| {
         says(vec![call(&format!("t{turn}"), "grep", json!({ "pattern": format!("{turn}{}", "y".repeat(3000)) }))])
     });
-    let (report, events) = rig.run(Arc::new(model.window(12_000)), plan(long(quick()))).await;
+    let (report, events) = rig.run(Arc::new(model.window(12_000)), plan(long())).await;
     assert_eq!(report.stop_reason, StopReason::ContextExhausted, "{}", report.message);
     assert_eq!(shortened(&events).len(), 1);
 }
@@ -126,7 +126,7 @@ async fn without_progress_a_second_summary_is_the_end() {
 #[tokio::test]
 async fn a_task_that_does_not_fit_is_said_to() {
     let model = Puppet::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
-    let mut plan = plan(long(quick()));
+    let mut plan = plan(long());
     plan.goal = "word ".repeat(10_000);
     let (report, _) = Rig::new().run(Arc::new(model.window(12_000)), plan).await;
     assert_eq!(report.stop_reason, StopReason::ContextExhausted, "{}", report.message);
