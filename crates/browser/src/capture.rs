@@ -85,11 +85,13 @@ pub struct Shot {
     pub http_status: Option<u16>,
     pub final_url: String,
     pub title: String,
+    /// How the text of a page begins whose status is an error: an edge that reaches nobody says so in words of its own.
+    pub error_text: Option<String>,
 }
 
 impl fmt::Debug for Shot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, webp, width, height, blank, is_cut, idle, http_status, final_url, title } = self;
+        let Self { name, webp, width, height, blank, is_cut, idle, http_status, final_url, title, error_text } = self;
         f.debug_struct("Shot")
             .field("name", name)
             .field("bytes", &webp.len())
@@ -100,6 +102,7 @@ impl fmt::Debug for Shot {
             .field("http_status", http_status)
             .field("final_url", final_url)
             .field("title", title)
+            .field("error_text", error_text)
             .finish()
     }
 }

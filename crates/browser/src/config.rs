@@ -39,6 +39,9 @@ pub struct BrowserConfig {
     pub most_at_once: usize,
     /// An unused browser ends after this long and is started again when needed: it holds several hundred megabytes.
     pub keep_warm: Duration,
+    /// Most memory of a browser with all its pages, in bytes, where this process may make control groups: as root. What takes
+    /// more ends, and the next capture starts anew. Elsewhere only Chromium's own limits hold, on scripts and renderers.
+    pub memory: u64,
     pub deadlines: Deadlines,
 }
 
@@ -79,6 +82,7 @@ impl BrowserConfig {
             directory: directory.into(),
             most_at_once: 2,
             keep_warm: Duration::from_secs(300),
+            memory: 2 << 30,
             deadlines: Deadlines::default(),
         }
     }

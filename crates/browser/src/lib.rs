@@ -13,6 +13,7 @@
 //!
 //! The DevTools protocol is spoken by two hundred lines of our own over the browser's pipe; see `cdp` for why.
 
+mod bound;
 mod breaker;
 mod browser;
 mod capture;

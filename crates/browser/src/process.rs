@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
+use crate::bound::Bound;
 use crate::cdp::{Connection, OrderError};
 use crate::config::{BrowserConfig, RunAs};
 use crate::error::BrowserError;
@@ -37,8 +38,11 @@ const LAST_WORDS: usize = 2048;
 /// What `--host-resolver-rules` says: nothing has an address. Proxied names are never resolved here.
 const NO_NAMES: &str = "MAP * ~NOTFOUND , EXCLUDE 127.0.0.1";
 
-const FLAGS: [&str; 25] = [
+const FLAGS: [&str; 27] = [
     "--headless",
+    // A page is one renderer or a few, whose scripts need no gigabytes; what may be bounded from outside is.
+    "--renderer-process-limit=8",
+    "--js-flags=--max-old-space-size=512",
     "--remote-debugging-pipe",
     "--no-first-run",
     "--no-startup-window",
@@ -201,10 +205,14 @@ struct Pipes {
 impl Keeper {
     async fn start(config: &BrowserConfig, program: PathBuf) -> Result<Self, BrowserError> {
         let (parent, run_as, listeners) = (config.directory.clone(), config.run_as, config.most_at_once);
+        let memory = config.memory;
         let (sender, started) = oneshot::channel();
         let keep = move || {
             let exited = CancellationToken::new();
-            let (child, profile, keeper) = match Self::spawn(&parent, run_as, listeners, &program, exited.clone()) {
+            let bound = Bound::new(memory);
+            let entrance = bound.as_ref().map(|bound| bound.entrance.as_fd());
+            let plan = |command| Plan { command, run_as, listeners, entrance };
+            let (child, profile, keeper) = match Self::spawn(&parent, run_as, &program, plan, exited.clone()) {
                 Ok(started) => started,
                 Err(error) => return drop(sender.send(Err(error))),
             };
@@ -214,6 +222,7 @@ impl Keeper {
             }
             reap(child);
             drop(profile); // Nobody writes there any more.
+            drop(bound);
             exited.cancel();
         };
         let failed = |source| BrowserError::Spawn { step: "start its thread", source };
@@ -221,16 +230,15 @@ impl Keeper {
         started.await.unwrap_or_else(|_| Err(failed(io::ErrorKind::BrokenPipe.into())))
     }
 
-    fn spawn(
+    fn spawn<'a>(
         parent: &Path,
         run_as: RunAs,
-        listeners: usize,
         program: &Path,
+        plan: impl FnOnce(Command) -> Plan<'a>,
         exited: CancellationToken,
     ) -> Result<(Child, Profile, Self), BrowserError> {
         let profile = Profile::create(parent, run_as)?;
-        let plan = Plan { command: command(program, profile.path()), run_as, listeners };
-        let spawned = sys::spawn(plan);
+        let spawned = sys::spawn(plan(command(program, profile.path())));
         let Spawned { mut child, orders, answers, listeners } =
             spawned.map_err(|SpawnError { step, source }| BrowserError::Spawn { step: step.describe(), source })?;
         let pid = Pid::from_child(&child);

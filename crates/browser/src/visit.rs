@@ -280,6 +280,11 @@ impl Tab<'_> {
             (webp, look, is_cut) = self.shoot(viewport).await?;
         }
         let info = self.visit.order("Target.getTargetInfo", json!({ "targetId": self.target })).await?;
+        let http_status = self.page.borrow().status;
+        let error_text = match http_status {
+            Some(400..) => self.words().await,
+            _ => None,
+        };
         self.check_place()?;
         let Look { width, height, blank } = look;
         Ok(Shot {
@@ -290,10 +295,18 @@ impl Tab<'_> {
             blank,
             is_cut,
             idle,
-            http_status: self.page.borrow().status,
+            http_status,
             final_url: cut(&text(&info["targetInfo"]["url"])),
             title: cut(&text(&info["targetInfo"]["title"])),
+            error_text,
         })
+    }
+
+    /// How the page's text begins. A page that does not let itself be asked has none.
+    async fn words(&self) -> Option<String> {
+        let ask = json!({ "expression": "(document.body?.innerText ?? '').slice(0, 2000)", "returnByValue": true });
+        let answer = self.order("Runtime.evaluate", ask).await.ok()?;
+        answer["result"]["value"].as_str().map(str::to_owned)
     }
 
     async fn shoot(&self, viewport: &Viewport) -> Result<(Bytes, Look, bool), CaptureError> {

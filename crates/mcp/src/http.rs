@@ -1,7 +1,8 @@
 //! Streamable HTTP.
 //!
-//! Clients with a handshake get a connection of their own, which they end or which is ended when it is unused for an hour. The
-//! current revision has none: a request is all there is, and the sandbox is left when none came for a while.
+//! Clients with a handshake get a connection of their own, which they end or which is ended when it is unused for twenty minutes.
+//! The current revision has none: a request is all there is, and the sandbox is left when none came for a while. Whoever comes
+//! back later shakes hands again and finds the sandbox as it was: it sleeps, it is not gone.
 
 use std::io;
 use std::sync::Arc;
@@ -27,8 +28,9 @@ use crate::server::MOST_INPUT;
 
 /// Where the protocol is spoken.
 pub(crate) const PATH: &str = "/mcp";
-/// A person may think for long; a client that vanished without a word must not keep a sandbox awake for ever.
-const CONNECTION_IDLE: Duration = Duration::from_secs(3600);
+/// A person may think for long, and a background task may run meanwhile; a client that vanished without a word must not keep a
+/// sandbox awake for long.
+const CONNECTION_IDLE: Duration = Duration::from_secs(20 * 60);
 /// For answers on their way when the server ends.
 const DRAIN: Duration = Duration::from_secs(5);
 

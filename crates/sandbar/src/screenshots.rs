@@ -47,7 +47,7 @@ impl Pictures {
         let (origin, upstream) = address(sandbox, port)?;
         let request = CaptureRequest { url_path, full_page, ..CaptureRequest::new(origin, upstream) };
         let seen = browser.capture(request).await.map_err(|error| explain(error, port))?;
-        if seen.shots.iter().any(|shot| shot.http_status == Some(NOBODY_THERE)) {
+        if seen.shots.iter().any(|shot| is_of_the_edge(shot, sandbox)) {
             return Err(CaptureError::NotServed { port });
         }
         let title = seen.shots.first().map(|shot| shot.title.clone()).filter(|title| !title.is_empty());
@@ -115,6 +115,13 @@ impl Preview {
         let connected = self.sandbox.client().connect(self.sandbox.id(), Connect::default()).await;
         connected.map_err(|error| failed(&error))
     }
+}
+
+/// Whether a page is the edge's own word that nobody answers. It names the sandbox; a page of the sandbox that answers with the
+/// same status is a page like any other.
+fn is_of_the_edge(shot: &browser::Shot, sandbox: &Sandbox) -> bool {
+    let says_so = |text: &str| text.contains(sandbox.id().as_str()) || text.contains("port is not open");
+    shot.http_status == Some(NOBODY_THERE) && shot.error_text.as_deref().is_none_or(says_so)
 }
 
 /// The origin of a port as a page sees it, and how it is reached.

@@ -33,11 +33,13 @@ const ANSWERS: RawFd = 4;
 const OOM_SCORE: &[u8] = b"300";
 
 /// What to start. Everything the child needs is here, since it must not allocate.
-pub(crate) struct Plan {
+pub(crate) struct Plan<'a> {
     /// Program, arguments, environment, working directory; the descriptors are set by [`spawn`].
     pub(crate) command: Command,
     pub(crate) run_as: RunAs,
     pub(crate) listeners: usize,
+    /// Where a process enters the control group that bounds the program's memory.
+    pub(crate) entrance: Option<BorrowedFd<'a>>,
 }
 
 /// A started program and our ends of everything that leads to it.
@@ -54,6 +56,7 @@ pub(crate) struct Spawned {
 #[repr(u8)]
 pub(crate) enum Step {
     Session = 1,
+    Group,
     Namespace,
     UserMap,
     Loopback,
@@ -67,8 +70,9 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Session,
+        Self::Group,
         Self::Namespace,
         Self::UserMap,
         Self::Loopback,
@@ -84,6 +88,7 @@ impl Step {
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Session => "start a session",
+            Self::Group => "enter its control group",
             Self::Namespace => "make a network namespace",
             Self::UserMap => "map the user into its namespace",
             Self::Loopback => "switch loopback on",
@@ -104,9 +109,9 @@ pub(crate) struct SpawnError {
 }
 
 /// Starts the program. The kernel kills it when the calling **thread** ends: call it from one that stays.
-pub(crate) fn spawn(plan: Plan) -> Result<Spawned, SpawnError> {
+pub(crate) fn spawn(plan: Plan<'_>) -> Result<Spawned, SpawnError> {
     let before = |source| SpawnError { step: Step::Session, source };
-    let Plan { mut command, run_as, listeners } = plan;
+    let Plan { mut command, run_as, listeners, entrance } = plan;
     let (their_orders, orders) = io::pipe().map_err(before)?;
     let (answers, their_answers) = io::pipe().map_err(before)?;
     let (report, their_report) = UnixStream::pair().map_err(before)?;
@@ -117,6 +122,7 @@ pub(crate) fn spawn(plan: Plan) -> Result<Spawned, SpawnError> {
         report: their_report.into(),
         run_as,
         listeners: listeners.min(MOST_LISTENERS),
+        entrance: entrance.map(|entrance| entrance.try_clone_to_owned()).transpose().map_err(before)?,
         maps: Maps::of_this_process(),
         parent: rustix::process::getpid(),
     };
@@ -195,6 +201,7 @@ struct ChildSide {
     report: OwnedFd,
     run_as: RunAs,
     listeners: usize,
+    entrance: Option<OwnedFd>,
     maps: Maps,
     parent: Pid,
 }
@@ -212,6 +219,10 @@ impl ChildSide {
         at(Step::Session, rustix::process::setsid())?;
         // Only raises the value, so no right is needed; a kernel without it is no reason to fail.
         let _ = overwrite(c"/proc/self/oom_score_adj", OOM_SCORE);
+        if let Some(entrance) = &self.entrance {
+            // Before privileges are given up, and before anything is there that could grow.
+            at(Step::Group, rustix::io::write(entrance, b"0"))?;
+        }
         self.enter_namespaces()?;
         raise_loopback().map_err(|error| (Step::Loopback, error))?;
         self.hand_listeners_over()?;

@@ -112,6 +112,8 @@ async fn blank_pages_errors_and_long_pages_are_told_apart() {
 
     let broken = rig.capture(&site, "/broken").await.expect("an error page is a page");
     assert_eq!(broken.shots[0].http_status, Some(500));
+    assert!(broken.shots[0].error_text.is_some(), "what it says is told: {broken:?}");
+    assert_eq!(long.shots[0].error_text, None);
     assert!(broken.console_errors.iter().any(|line| line.contains("nothing is not defined")), "{broken:?}");
     let dialog = rig.capture(&site, "/dialog").await.expect("nobody waits for an answer");
     assert!(dialog.shots.iter().all(|shot| !shot.blank), "{dialog:?}");
