@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use crate::result::Image;
 
-/// What providers accept: one side, and the file.
-pub(crate) const MOST_PIXELS: u32 = 8000;
+/// What providers take as it is: one side, and the file. What is larger they shrink, each in its own way, or refuse.
+pub(crate) const MOST_PIXELS: u32 = 1568;
 pub(crate) const MOST_BYTES: usize = 3_932_160;
 
 #[derive(Debug)]

@@ -298,21 +298,28 @@ mod tests {
         assert_eq!(pieces(""), [""]);
     }
 
-    /// The script itself, without a sandbox: whoever reads its output may die, and nobody else would end the command.
+    /// The script and the helper themselves, without a sandbox: whoever reads their output may die, and nobody else would end
+    /// the command.
     #[test]
     fn a_command_that_nobody_waits_for_is_ended_by_the_sandbox_itself() {
+        ends_alone("98765", &["/bin/sh", "-c", FOREGROUND, "sh"]);
+        ends_alone("98764", &[env!("SANDBAR_SEARCH_IMAGE"), "--run"]);
+    }
+
+    #[track_caller]
+    fn ends_alone(number: &str, launch: &[&str]) {
         let state = tempfile::tempdir().expect("a directory");
-        let number = format!("98765{}", std::process::id());
+        let number = format!("{number}{}", std::process::id());
         let command = format!("sleep {number} & setsid sleep {number} & sleep {number}");
         let begun = Instant::now();
-        let run = Command::new("/bin/sh")
-            .args(["-c", FOREGROUND, "sh"])
+        let run = Command::new(launch[0])
+            .args(&launch[1..])
             .arg(state.path())
             .args(["MARK", &format!("call{number}"), "/tmp", "1", "", INNER, MERGE, &command])
             .env("HOME", state.path())
             .stdin(Stdio::null())
             .output()
-            .expect("sh runs");
+            .expect("it runs");
         assert!(begun.elapsed() < Duration::from_secs(20));
         assert!(String::from_utf8_lossy(&run.stdout).contains("MARK=124\0"), "{run:?}");
         let left = Command::new("pgrep").args(["-f", &format!("^sleep {number}")]).output().expect("pgrep runs");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{BUDGET, count, failed, locate, not_found};
 use crate::encoding::{Decoded, Encoding, LineEnding, decode, is_binary};
-use crate::image::{self, Picture};
+use crate::image::{self, MOST_PIXELS, Picture};
 use crate::input::{Input, invalid};
 use crate::ledger::{self, Seen};
 use crate::port::{Fetch, Fetched, Machine, PortError, Window};
@@ -161,7 +161,8 @@ fn picture(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Outcome {
         Err(reason) => Err(Failure::new(
             ErrorCode::ImageUnusable,
             format!(
-                "{path} ({kind}, {} bytes) cannot be shown: {reason}. Make a smaller copy with bash (convert, ffmpeg).",
+                "{path} ({kind}, {} bytes) cannot be shown: {reason}. Make a smaller copy with bash and read that, for example: \
+                 convert FILE -resize {MOST_PIXELS}x{MOST_PIXELS} smaller.png",
                 bytes.len()
             ),
         )

@@ -1,0 +1,278 @@
+//! The machine in memory: what the tools need, without a sandbox.
+
+mod searches;
+mod shells;
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::files::{Node, Tree};
+use super::shell::Step;
+use crate::ledger::digest;
+use crate::paths::{self, Places};
+use crate::port::{Basis, Fetch, Fetched, Files, Kind, Listed, Memory, PortError, Stat, Window, Windowed};
+use crate::search::{IGNORE_FILES, IgnoreFile, Tree as Rules};
+
+pub(super) const HOME: &str = "/home/user";
+const OWN: &str = "/tmp/.sandbar/default";
+
+#[derive(Debug)]
+pub(crate) struct MemoryMachine {
+    files: Mutex<Tree>,
+    session: Mutex<Session>,
+    processes: Mutex<BTreeMap<u32, Process>>,
+    scripts: Mutex<Vec<(String, Vec<Step>)>>,
+    /// Whatever runs; dropped with the machine.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+#[derive(Debug)]
+struct Process {
+    call: String,
+    command: String,
+}
+
+#[derive(Debug)]
+struct Session {
+    cwd: String,
+    variables: BTreeMap<String, String>,
+    notes: HashMap<String, Bytes>,
+    next_pid: u32,
+    background: Vec<Background>,
+}
+
+#[derive(Debug)]
+struct Background {
+    id: String,
+    log: String,
+    killed: CancellationToken,
+    /// Once it has ended, until somebody was told.
+    ended: Option<i32>,
+    told: bool,
+}
+
+impl Session {
+    fn new() -> Self {
+        Self {
+            cwd: HOME.into(),
+            variables: BTreeMap::new(),
+            notes: HashMap::new(),
+            next_pid: 100,
+            background: Vec::new(),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MemoryMachine {
+    pub(super) fn new() -> Self {
+        Self {
+            files: Mutex::new(Tree::new()),
+            session: Mutex::new(Session::new()),
+            processes: Mutex::default(),
+            scripts: Mutex::default(),
+            tasks: Mutex::default(),
+        }
+    }
+
+    pub(super) fn files(&self) -> MutexGuard<'_, Tree> {
+        lock(&self.files)
+    }
+
+    pub(super) fn script(&self, words: &str, steps: Vec<Step>) {
+        lock(&self.scripts).push((words.to_owned(), steps));
+    }
+
+    /// What was scripted for a command; the last word on it counts.
+    pub(super) fn scripted(&self, words: &str) -> Option<Vec<Step>> {
+        let scripts = lock(&self.scripts);
+        let found = scripts.iter().rev().find(|(start, _)| {
+            words.strip_prefix(start.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        });
+        found.map(|(_, steps)| steps.clone())
+    }
+
+    /// A command that neither exists nor was scripted: a mistake of the test, most likely.
+    pub(super) fn missed(&self, words: &str) {
+        tracing::warn!(words, "the in-memory sandbox has no such command; script it with on()");
+    }
+
+    pub(super) fn register(&self, call: &str, command: &str) -> u32 {
+        let pid = {
+            let mut session = lock(&self.session);
+            session.next_pid += 1;
+            session.next_pid
+        };
+        lock(&self.processes).insert(pid, Process { call: call.to_owned(), command: command.to_owned() });
+        pid
+    }
+
+    pub(super) fn unregister(&self, pid: u32) {
+        lock(&self.processes).remove(&pid);
+    }
+
+    pub(super) fn processes(&self) -> usize {
+        lock(&self.processes).len()
+    }
+
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(work);
+    }
+
+    fn listing(&self, root: &str) -> (Vec<(String, i128, Bytes)>, Vec<String>, Rules) {
+        let all = lock(&self.files).below(root);
+        let mut files = Vec::new();
+        let mut directories = Vec::new();
+        let mut rules = Vec::new();
+        for (path, entry) in all {
+            match entry.node {
+                Node::File { bytes, .. } => {
+                    let name = paths::name(&path);
+                    if IGNORE_FILES.contains(&name) {
+                        let directory = path.rfind('/').map_or("", |at| &path[..at]).to_owned();
+                        rules.push(IgnoreFile { directory, rules: String::from_utf8_lossy(&bytes).into_owned() });
+                    }
+                    files.push((path, entry.modified, bytes));
+                }
+                Node::Directory => directories.push(path),
+                Node::Link { .. } => {
+                    // A link to a file is a file; directories behind links are not entered.
+                    let real = paths::join(root, &path);
+                    let files_ = lock(&self.files);
+                    if let Ok(bytes) = files_.read(&real) {
+                        files.push((path, entry.modified, bytes));
+                    }
+                }
+                Node::Special => {}
+            }
+        }
+        (files, directories, Rules::new(&rules))
+    }
+}
+
+#[async_trait]
+impl Files for Arc<MemoryMachine> {
+    async fn stat(&self, path: &str) -> Result<Stat, PortError> {
+        let files = lock(&self.files);
+        let (path, entry) = files.entry(path)?;
+        let (kind, size, mode) = match &entry.node {
+            Node::File { bytes, mode } => (Kind::File, bytes.len() as u64, *mode),
+            Node::Directory => (Kind::Directory, 4096, 0o755),
+            Node::Link { .. } | Node::Special => (Kind::Other, 0, 0o666),
+        };
+        Ok(Stat { path, kind, size, modified: entry.modified, mode, ordinary: true })
+    }
+
+    async fn fetch(&self, path: &str, most: u64) -> Result<Fetched, PortError> {
+        let stat = self.stat(path).await?;
+        Ok(match stat.kind {
+            Kind::Directory => Fetched::Directory,
+            Kind::Other => Fetched::Special,
+            Kind::File if stat.size > most => Fetched::Large { size: stat.size },
+            Kind::File => {
+                let bytes = lock(&self.files).read(path)?;
+                Fetched::File(Fetch { sha256: digest(&bytes), bytes, stat: Some(stat) })
+            }
+        })
+    }
+
+    async fn read(&self, path: &str, most: usize) -> Result<Bytes, PortError> {
+        let bytes = lock(&self.files).read(path)?;
+        Ok(bytes.slice(..bytes.len().min(most)))
+    }
+
+    async fn window(&self, path: &str, window: Window) -> Result<Windowed, PortError> {
+        let bytes = lock(&self.files).read(path)?;
+        let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+        let first = match usize::try_from(window.first) {
+            Ok(first) => first.saturating_sub(1),
+            Err(_) => lines.len().saturating_sub(usize::try_from(window.first.unsigned_abs()).unwrap_or(usize::MAX)),
+        };
+        let part = lines.iter().skip(first).take(window.count).flat_map(|line| line.iter().copied()).collect();
+        Ok(Windowed { bytes: part, total_lines: window.count_all.then_some(lines.len() as u64) })
+    }
+
+    async fn list(&self, path: &str) -> Result<Vec<Listed>, PortError> {
+        let listed = lock(&self.files).list(path)?;
+        Ok(listed.into_iter().map(|(name, is_directory)| Listed { name, is_directory }).collect())
+    }
+
+    async fn named(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError> {
+        let below = lock(&self.files).below(directory);
+        let same = below.into_iter().filter(|(path, _)| paths::name(path).eq_ignore_ascii_case(name));
+        Ok(same.map(|(path, _)| paths::join(directory, &path)).take(5).collect())
+    }
+
+    async fn replace(&self, path: &str, bytes: Bytes, basis: Basis<'_>) -> Result<bool, PortError> {
+        // Whoever shares the runtime gets a chance to be in between, as on a real sandbox.
+        tokio::task::yield_now().await;
+        let mut files = lock(&self.files);
+        match basis {
+            Basis::Absent if files.get(path).is_some() => return Err(PortError::Conflict),
+            Basis::Was { sha256, .. } if files.get(path).is_none_or(|now| digest(&now) != sha256) => {
+                return Err(PortError::Conflict);
+            }
+            Basis::Absent | Basis::Was { .. } => {}
+        }
+        files.write(path, bytes)?;
+        Ok(false)
+    }
+}
+
+#[async_trait]
+impl Memory for Arc<MemoryMachine> {
+    async fn places(&self) -> Result<Places, PortError> {
+        let current = lock(&self.session).cwd.clone();
+        let current = if lock(&self.files).is_directory(&current) { current } else { HOME.to_owned() };
+        Ok(Places { current, home: HOME.into() })
+    }
+
+    async fn recall(&self, key: &str) -> Result<Option<Bytes>, PortError> {
+        Ok(lock(&self.session).notes.get(key).cloned())
+    }
+
+    async fn remember(&self, key: &str, note: Bytes) -> Result<(), PortError> {
+        lock(&self.session).notes.insert(key.to_owned(), note);
+        Ok(())
+    }
+
+    async fn forget(&self, key: &str) -> Result<(), PortError> {
+        lock(&self.session).notes.remove(key);
+        Ok(())
+    }
+
+    async fn forget_shell(&self) -> Result<(), PortError> {
+        let mut session = lock(&self.session);
+        session.cwd = HOME.into();
+        session.variables.clear();
+        Ok(())
+    }
+
+    async fn keep_output(&self, call: &str, output: Bytes) -> Result<String, PortError> {
+        let path = format!("{OWN}/out/{call}.log");
+        lock(&self.files).write(&path, output)?;
+        Ok(path)
+    }
+
+    async fn close(&self) -> Result<(), PortError> {
+        for task in &lock(&self.session).background {
+            task.killed.cancel();
+        }
+        lock(&self.files).remove(&format!("{OWN}/out"));
+        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
+        tasks.shutdown().await;
+        lock(&self.processes).clear();
+        Ok(())
+    }
+}
