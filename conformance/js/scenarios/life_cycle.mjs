@@ -165,8 +165,6 @@ const answers501 = async (call) => {
   check(error.message.includes('501'), `expected a 501: ${error.constructor.name}: ${error.message}`)
 }
 
-notBuilt(['fork'], 'unbuilt.fork', async (t) => answers501((await t.create()).fork()))
-notBuilt(['snapshots'], 'unbuilt.snapshots', async (t) => answers501((await t.create()).createSnapshot()))
 notBuilt(['update_network'], 'unbuilt.update_network', async (t) =>
   answers501((await t.create()).updateNetwork({ denyOut: ['0.0.0.0/0'] })),
 )

@@ -65,18 +65,6 @@ async def _answers_501(sdk, function, *arguments, kind=Exception, **options):
     true("501" in str(error), f"expected a 501: {type(error).__name__}: {error}")
 
 
-@not_built("fork", needs="fork")
-async def scenario_fork(sdk):
-    box = await sdk.create()
-    await _answers_501(sdk, box.fork)
-
-
-@not_built("snapshots", needs="snapshot")
-async def scenario_snapshots(sdk):
-    box = await sdk.create()
-    await _answers_501(sdk, box.create_snapshot)
-
-
 @not_built("update_network", needs="update_network")
 async def scenario_update_network(sdk):
     box = await sdk.create()

@@ -61,8 +61,12 @@ impl Layers {
         }
     }
 
-    /// Keeps a state, in the place of an earlier one of that name. Gives the files that go for it.
-    pub(crate) async fn put(&self, layer: Layer) -> Result<Vec<FilesId>, RecordsError> {
+    /// Keeps a state and gives the files that go for it. Where the same steps were built twice at the same time the first stays,
+    /// since others may have begun with it; `anew` replaces it.
+    pub(crate) async fn put(&self, layer: Layer, anew: bool) -> Result<Vec<FilesId>, RecordsError> {
+        if !anew && self.known().contains_key(&layer.key) {
+            return Ok(vec![layer.files]);
+        }
         self.records.put_layer(&layer).await?;
         let mut unused = Vec::new();
         let excess: Vec<String> = {

@@ -103,7 +103,7 @@ impl Job {
     }
 
     async fn work(&self, world: &Arc<World>, machine: &mut Option<BuildMachine>) -> Result<BuildFiles, Failed> {
-        let (mut current, done) = self.cached(world);
+        let (current, done) = self.cached(world);
         if let Some(step) = done.checked_sub(1).and_then(|index| self.steps.get(index)) {
             world.builds.layers.touch(&step.key, world.clock.now()).await?;
         }
@@ -116,19 +116,38 @@ impl Job {
             if is_cached || step.act == Act::Nothing {
                 continue;
             }
-            let kept = self.step(world, machine, current.as_ref(), step, &reporter).await;
-            current = Some(kept.map_err(|failed| failed.at(step.number))?);
+            let done = self.step(world, machine, current.as_ref(), step, &reporter).await;
+            done.map_err(|failed| failed.at(step.number))?;
         }
+        // From before anything is started, and a copy of its own: the cache may forget what it has.
+        let files = self.keep(world, machine.as_ref(), current.as_ref()).await;
+        let files = files.map_err(|error| Failed::from(error).at(FINALIZE))?;
         if self.settings.start_command.is_some() || self.settings.ready_command.is_some() {
-            let started = self.start(world, machine, current.as_ref()).await;
-            started.map_err(|failed| failed.at(FINALIZE))?;
+            let started = self.start(world, machine, files.as_ref()).await;
+            if let Err(failed) = started {
+                world.remove_unused(files.as_slice()).await;
+                return Err(failed.at(FINALIZE));
+            }
         }
-        let Some(current) = current else { return Ok(BuildFiles::Base) };
-        // A copy of its own, so that the cache may forget its own.
-        let files = FilesId::random();
-        let copied = world.engine.copy_files(&current, &files).await;
-        copied.map_err(|error| Failed::from(error).at(FINALIZE))?;
-        Ok(BuildFiles::Kept(files))
+        Ok(files.map_or(BuildFiles::Base, BuildFiles::Kept))
+    }
+
+    /// The files as the template will have them; none when they are the base's.
+    async fn keep(
+        &self,
+        world: &World,
+        machine: Option<&BuildMachine>,
+        current: Option<&FilesId>,
+    ) -> Result<Option<FilesId>, EngineError> {
+        match (machine, current) {
+            (Some(machine), _) => machine.keep_files().await.map(Some),
+            (None, Some(current)) => {
+                let files = FilesId::random();
+                world.engine.copy_files(current, &files).await?;
+                Ok(Some(files))
+            }
+            (None, None) => Ok(None),
+        }
     }
 
     /// The latest state that is known already, and how many steps lead to it.
@@ -149,7 +168,7 @@ impl Job {
         current: Option<&FilesId>,
         step: &Planned,
         reporter: &Reporter<'_>,
-    ) -> Result<FilesId, Failed> {
+    ) -> Result<(), Failed> {
         let machine = self.machine(world, machine, current).await?;
         let user = step.settings.user.as_deref().unwrap_or(DEFAULT_USER);
         match &step.act {
@@ -167,17 +186,11 @@ impl Job {
             }
             Act::Nothing => {}
         }
-        let files = machine.keep_files().await?;
-        let now = world.clock.now();
-        let unused = world.builds.layers.put(Layer { key: step.key.clone(), files: files.clone(), used_at: now }).await;
-        match unused {
-            Ok(unused) => world.remove_unused(&unused).await,
-            Err(error) => {
-                world.remove_unused(std::slice::from_ref(&files)).await;
-                return Err(error.into());
-            }
-        }
-        Ok(files)
+        let layer = Layer { key: step.key.clone(), files: machine.keep_files().await?, used_at: world.clock.now() };
+        let files = layer.files.clone();
+        let unused = world.builds.layers.put(layer, !step.may_be_cached).await;
+        world.remove_unused(unused.as_deref().unwrap_or(&[files])).await;
+        Ok(unused.map(drop)?)
     }
 
     async fn machine<'a>(

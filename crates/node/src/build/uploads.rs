@@ -97,7 +97,7 @@ impl Uploads {
         is_hash(hash).then(|| self.root.join(template).join(hash))
     }
 
-    /// A token with which the archive can be sent once.
+    /// A token with which the archive can be sent, whole, once.
     pub(crate) fn link(&self, template: &str, hash: &str) -> Token {
         let (token, now) = (Token::random(), Instant::now());
         let mut links = self.links();
@@ -118,9 +118,10 @@ impl Uploads {
         length: u64,
         body: impl Stream<Item = Result<Bytes, E>> + Unpin,
     ) -> Result<(), UploadError> {
-        let known = self.links().remove(&digest(token));
+        let link = digest(token);
         let good = |link: &Link| link.template == template && link.hash == hash && link.ends > Instant::now();
-        let path = self.path(template, hash).filter(|_| known.as_ref().is_some_and(good)).ok_or(UploadError::Denied)?;
+        let allowed = self.links().get(&link).is_some_and(good);
+        let path = self.path(template, hash).filter(|_| allowed).ok_or(UploadError::Denied)?;
         if length > MOST_BYTES {
             return Err(UploadError::TooLarge(length));
         }
@@ -132,7 +133,10 @@ impl Uploads {
         }
         let unfinished = Unfinished(directory.join(format!("{UNFINISHED}{}", Uuid::new_v4())));
         receive(&unfinished.0, length, body).await?;
-        Ok(fs::rename(&unfinished.0, &path).await?)
+        fs::rename(&unfinished.0, &path).await?;
+        // Not before: a client whose connection broke sends again.
+        self.links().remove(&link);
+        Ok(())
     }
 }
 
@@ -187,21 +191,18 @@ mod tests {
         let send = async |hash: &str, token: &str, length, pieces| {
             uploads.store(("t1", hash, token), length, body(pieces)).await
         };
+        let token = uploads.link("t1", &hash);
         for (length, pieces) in [(5, &["1234"][..]), (3, &["12", "34"]), (0, &["1"])] {
-            let token = uploads.link("t1", &hash);
             let refused = send(&hash, token.reveal(), length, pieces).await;
             assert!(matches!(refused, Err(UploadError::Incomplete)), "{refused:?}");
             assert_eq!(left(root.path()), 0);
         }
-        let token = uploads.link("t1", &hash);
         assert!(matches!(send(&hash, token.reveal(), u64::MAX, &[]).await, Err(UploadError::TooLarge(_))));
-        let token = uploads.link("t1", &hash);
         assert!(matches!(
             send(&hash, token.reveal(), MOST_BYTES, &[]).await,
             Err(UploadError::Incomplete | UploadError::NoSpace(_))
         ));
-        let token = uploads.link("t1", &hash);
-        send(&hash, token.reveal(), 4, &["12", "34"]).await.expect("it is kept");
+        send(&hash, token.reveal(), 4, &["12", "34"]).await.expect("the link is still good");
         let path = uploads.path("t1", &hash).expect("a hash");
         assert_eq!(std::fs::read_to_string(path).expect("it is there"), "1234");
         let again = send(&hash, token.reveal(), 4, &["12", "34"]).await;
