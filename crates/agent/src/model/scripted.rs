@@ -18,6 +18,8 @@
 //!     stop_reason: end_turn                      # end_turn, tool_use, max_tokens or refusal; follows from the rest if absent
 //! ```
 //!
+//! What is done about an interruption may be interrupted too, and is then done again: let it look before it repeats.
+//!
 //! `expect` is a text or a list of texts. After the last turn it says that the script has ended. Where it is in the script it
 //! reads from its own last answer in the conversation, so it goes on after a crash where it was.
 
@@ -144,7 +146,7 @@ impl Scripted {
                 // After what was done about an interruption, the turn itself comes.
                 let next = if mark["interrupted"] == true { turn } else { turn + 1 };
                 let has_answer = self.script.turns.get(next).is_some_and(|turn| turn.if_interrupted.is_some());
-                (next, interrupted && has_answer && mark["interrupted"] != true)
+                (next, interrupted && has_answer)
             }
         }
     }

@@ -163,14 +163,10 @@ impl Run {
         let mut run = Self::new(parts, id.clone(), plan.clone(), 0, 0)?;
         let record = RunRecord { id, plan, created_at: Timestamp::now(), head, cancel_asked: false, entries: 0 };
         run.parts.records.begin(&record).await?;
-        run.announce(false);
-        let task = run.task();
-        match run.phase() {
-            Some((index, phase)) => {
-                let event = run.phase_started(index, &phase);
-                run.note(event, Some(Change::Said { message: Message::user(task) }));
-            }
-            None => run.say(task),
+        run.announce(false, Some(Message::user(run.task())));
+        if let Some((index, phase)) = run.phase() {
+            let event = run.phase_started(index, &phase);
+            run.note(event, None);
         }
         run.flush().await?;
         Ok(run)
@@ -194,12 +190,11 @@ impl Run {
             run.state.apply(change);
         }
         run.journal.at_turn(run.state.turns);
-        run.announce(true);
-        if run.state.messages.is_empty() {
-            // The process ended before the task was written down.
-            let task = run.task();
-            run.say(task);
-        } else if record.head.state == RunState::Finished && run.state.open.is_none() {
+        // Missing only when the process ended before the task was written down.
+        let task = run.state.messages.is_empty().then(|| Message::user(run.task()));
+        let fresh = task.is_some();
+        run.announce(true, task);
+        if !fresh && record.head.state == RunState::Finished && run.state.open.is_none() {
             run.note_to_model("The run was stopped and goes on now.");
         }
         run.flush().await?;
@@ -306,7 +301,7 @@ impl Run {
         }
     }
 
-    fn announce(&mut self, resumed: bool) {
+    fn announce(&mut self, resumed: bool, task: Option<Message>) {
         let event = Event::RunStarted {
             run_id: self.id.to_string(),
             goal: self.mask(&self.plan.goal),
@@ -314,7 +309,7 @@ impl Run {
             workspace: self.plan.workspace.clone(),
             resumed,
         };
-        self.note(event, None);
+        self.note(event, task.map(|message| Change::Said { message }));
     }
 
     /// Says something in the user's name.

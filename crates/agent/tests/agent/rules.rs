@@ -35,7 +35,7 @@ async fn a_script_is_followed_to_its_end() {
         .iter()
         .map(|one| serde_json::to_value(&one.event).expect("an event")["type"].as_str().expect("a type").to_owned())
         .collect();
-    let expected = "run_started nudge turn_started text_delta message usage tool_call_started tool_call_finished observed turn_started \
+    let expected = "run_started turn_started text_delta message usage tool_call_started tool_call_finished observed turn_started \
                     usage tool_call_started tool_call_finished observed turn_started text_delta message usage run_finished";
     assert_eq!(kinds.join(" "), expected);
     let wrong = script(&json!([
