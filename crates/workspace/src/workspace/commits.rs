@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sdk::Sandbox;
 use tracing::debug;
 
 use super::core::{Core, Turn};
@@ -52,6 +53,11 @@ impl Core {
             Err(error) => debug!(workspace = %self.name, %error, "no look for a commit"),
         }
         Ok(())
+    }
+
+    /// The commit that came with files from a snapshot, which nobody has just made.
+    pub(super) async fn head(&self, sandbox: &Sandbox) -> Option<String> {
+        phase::head(&sandbox.within(self.settings().commit_patience), PROJECT_DIRECTORY).await.ok().flatten()
     }
 
     async fn committed(

@@ -21,10 +21,9 @@ use crate::events::EventKind;
 use crate::faults::{Point, reach};
 use crate::house::House;
 use crate::name::WorkspaceName;
-use crate::phase;
 use crate::provider::{Limits, Skipped};
 use crate::records::{ChangeError, WorkspaceRecord, WorkspaceState};
-use crate::setup::{self, PROJECT_DIRECTORY, Progress, Setup, StepFailed};
+use crate::setup::{self, Progress, Setup, StepFailed};
 use crate::snapshot::{RestoreError, Restored, Which};
 
 /// How a set-up went.
@@ -114,7 +113,7 @@ impl Core {
         }
         self.start_services(&sandbox, Start::AfterRestore).await;
         reach(Point::CreateSetUp).await;
-        let head = phase::head(&sandbox, PROJECT_DIRECTORY).await.ok().flatten();
+        let head = self.head(&sandbox).await;
         let changed = self.update(&turn, |record, details| {
             record.state = WorkspaceState::Ready;
             details.head = head;

@@ -204,6 +204,7 @@ impl Core {
                 return Err(error);
             }
         };
+        let head = self.head(&placed.sandbox).await;
         let run = Run::of(&placed);
         let remaining = self.settings().clock.until(run.ends_at);
         let line = self.told(why, &restored, &running, old.as_ref());
@@ -217,6 +218,7 @@ impl Core {
             details.stopped = None;
             details.run = Some(run);
             details.epoch += 1;
+            details.head = head.or(details.head.take());
             match why {
                 Why::Restore => details.left_behind.extend(old),
                 Why::Rotation | Why::Move | Why::Lost => details.retired.extend(old),

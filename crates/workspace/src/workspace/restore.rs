@@ -34,7 +34,7 @@ impl Core {
             None => self.seat().record.sandbox.is_some() && self.wake_for_restore(&turn).await?,
         };
         if let Some(attached) = self.attached().filter(|_| ready) {
-            return self.restore_in_place(&attached.sandbox, which).await;
+            return self.restore_in_place(&turn, &attached.sandbox, which).await;
         }
         self.within_budget().await?;
         let old = self.place();
@@ -71,11 +71,18 @@ impl Core {
         }
     }
 
-    async fn restore_in_place(&self, sandbox: &Sandbox, which: Which) -> Result<Restored, WorkspaceError> {
+    async fn restore_in_place(
+        &self,
+        turn: &Turn<'_>,
+        sandbox: &Sandbox,
+        which: Which,
+    ) -> Result<Restored, WorkspaceError> {
         let closed = self.fence.close();
         closed.emptied(self.settings().leave_wait).await;
         let restored = self.house.snapshots.restore(sandbox, &self.project, which).await?;
         self.start_services(sandbox, Start::AfterRestore).await;
+        let head = self.head(sandbox).await;
+        self.update(turn, |_, details| details.head = head.or(details.head.take())).await?;
         let absent = self.absent(&restored.left_out);
         self.notice(&format!("The files were set back to snapshot {}.{absent}", restored.stamp));
         let (provider, id) = self.whereabouts();

@@ -202,6 +202,22 @@ impl Core {
         self.settings().clock.until(ends)
     }
 
+    /// Notes that the sandbox is gone. Whoever wants to work next gets a new one.
+    pub(super) async fn gone(&self, turn: &Turn<'_>, place: &Place) -> Result<(), WorkspaceError> {
+        self.detach();
+        self.close_interval(place).await;
+        self.update(turn, |record, details| {
+            record.sandbox = None;
+            record.paused = false;
+            record.state = WorkspaceState::Stopped;
+            details.stopped = Some(Stopped::Lost);
+            details.run = None;
+        })
+        .await?;
+        self.tell(EventKind::SandboxLost { sandbox: place.sandbox.to_string() }).await;
+        Ok(())
+    }
+
     /// The sandbox is gone without having been asked to: a new one takes its place.
     async fn lost(&self, turn: &Turn<'_>, place: &Place) -> Result<Woken, Unavailable> {
         self.gone(turn, place).await.map_err(|error| self.failed(error))?;

@@ -115,7 +115,7 @@ async fn a_lost_sandbox_comes_back_from_its_snapshot_and_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn files_are_set_back_in_place_and_the_agents_commits_are_noticed() {
     let world = World::new();
-    let (_, workspace) = world.workspace("commits").await;
+    let (workspaces, workspace) = world.workspace("commits").await;
     let committed = workspace.commit_phase("a phase").await.expect("committed");
     assert!(matches!(committed.phase, Phase::Committed(_)) && committed.snapshot.is_some(), "{committed:?}");
     let again = workspace.commit_phase("nothing new").await.expect("nothing to do");
@@ -133,6 +133,9 @@ async fn files_are_set_back_in_place_and_the_agents_commits_are_noticed() {
     let restored = workspace.restore(Which::Exactly(stamp)).await.expect("set back");
     assert_eq!(restored.stamp, stamp);
     workspace.read_file("project/two").await.expect_err("it is not there any more");
+    workspace.close().await;
+    assert_eq!(workspaces.snapshots_of(workspace.project()).await.expect("a list").len(), 2, "going back is no commit");
+    let workspace = workspaces.open(&name("commits")).await.expect("it opens");
     let newest = workspace.restore(Which::Newest).await.expect("and forth");
     assert!(newest.stamp > stamp);
     assert_eq!(workspace.read_file("project/two").await.expect("it is there"), "2\n");

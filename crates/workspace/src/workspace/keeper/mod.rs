@@ -14,7 +14,6 @@ use tracing::{info, warn};
 
 use self::decision::{Due, Facts, due};
 use super::core::{Attached, Core, Turn};
-use super::details::{Place, Stopped};
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{Target, Why};
 use super::wake::Found;
@@ -244,22 +243,6 @@ impl Core {
                 Err(error)
             }
         }
-    }
-
-    /// Notes that the sandbox is gone. Whoever wants to work next gets a new one.
-    pub(super) async fn gone(&self, turn: &Turn<'_>, place: &Place) -> Result<(), WorkspaceError> {
-        self.detach();
-        self.close_interval(place).await;
-        self.update(turn, |record, details| {
-            record.sandbox = None;
-            record.paused = false;
-            record.state = WorkspaceState::Stopped;
-            details.stopped = Some(Stopped::Lost);
-            details.run = None;
-        })
-        .await?;
-        self.tell(EventKind::SandboxLost { sandbox: place.sandbox.to_string() }).await;
-        Ok(())
     }
 
     async fn extend(
