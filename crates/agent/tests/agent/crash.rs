@@ -279,3 +279,54 @@ fn rand_like() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_script_that_is_killed_while_it_looks_looks_again() {
+    let step = |number: usize| format!("echo {number} >> log && touch done{number}");
+    let bash = |command: String| json!({ "tool_calls": [{ "name": "bash", "input": { "command": command } }] });
+    let model = || {
+        let turn = |number: usize| {
+            let mut turn = if number <= 3 { bash(step(number)) } else { json!({ "text": "Done." }) };
+            if number > 1 {
+                let look = format!("test -f done{} || ( {} )", number - 1, step(number - 1));
+                turn["if_interrupted"] = bash(look);
+            }
+            turn
+        };
+        crate::support::script(&json!((1..=4).map(turn).collect::<Vec<_>>()))
+    };
+    for (first, second) in (1..7).flat_map(|first| (0..6).map(move |second| (first, second))) {
+        let (inner, id) = (Arc::new(MemoryRunRecords::default()), RunId::new());
+        let mut rig = Rig::new();
+        for (begun, at) in [(false, first), (true, second)] {
+            let writes = AtomicU64::new(0);
+            let dead = tokio::sync::Notify::new();
+            let deadly = Arc::new(Deadly { inner: Arc::clone(&inner), writes, at, kill: Kill::After, dead });
+            rig = Rig { records: Arc::clone(&deadly) as Arc<dyn RunRecords>, ..rig };
+            let work = async {
+                let parts = rig.parts(model());
+                let run = if begun {
+                    Run::resume(parts, id.clone()).await
+                } else {
+                    Run::begin(parts, id.clone(), plan(quick())).await
+                };
+                run.expect("it begins").drive().await.expect("an end")
+            };
+            tokio::select! {
+                biased;
+                _ = work => {}
+                () = deadly.dead.notified() => {}
+            }
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+        let rig = Rig { records: inner, ..rig };
+        if let Ok(run) = Run::resume(rig.parts(model()), id).await {
+            assert_eq!(run.drive().await.expect("an end").stop_reason, StopReason::Completed);
+        }
+        assert_eq!(
+            rig.memory.get("/home/user/log").expect("the file"),
+            "1\n2\n3\n",
+            "killed at {first}, then at {second}"
+        );
+    }
+}
