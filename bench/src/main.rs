@@ -47,7 +47,7 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
     /// Only the measurements whose name contains this: create, run, transfer, pause, clients, tools, snapshots,
-    /// density.
+    /// rotation, density.
     #[arg(long, default_value = "")]
     only: String,
 }

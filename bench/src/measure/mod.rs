@@ -4,6 +4,7 @@ mod clients;
 mod commands;
 mod density;
 mod pause;
+mod rotation;
 mod snapshots;
 mod tools;
 mod transfer;
@@ -29,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) tree_files: usize,
     pub(crate) snapshot_rounds: usize,
     pub(crate) snapshot_files: usize,
+    pub(crate) rotations: usize,
+    pub(crate) rotation_files: usize,
 }
 
 impl Plan {
@@ -48,6 +51,8 @@ impl Plan {
             tree_files: 50_000,
             snapshot_rounds: 3,
             snapshot_files: 10_000,
+            rotations: 5,
+            rotation_files: 1_000,
         }
     }
 
@@ -67,6 +72,8 @@ impl Plan {
             tree_files: 5_000,
             snapshot_rounds: 1,
             snapshot_files: 400,
+            rotations: 1,
+            rotation_files: 100,
         }
     }
 }
@@ -114,7 +121,7 @@ type Step = fn(&Server, &Plan) -> anyhow::Result<Vec<Row>>;
 
 /// Runs the measurements whose name contains `only`, in an order that keeps the memory figure last.
 pub(crate) fn all(server: &Server, plan: &Plan, only: &str) -> anyhow::Result<Vec<Row>> {
-    let steps: [(&str, Step); 8] = [
+    let steps: [(&str, Step); 9] = [
         ("create", commands::create),
         ("run", commands::warm),
         ("transfer", transfer::transfer),
@@ -122,6 +129,7 @@ pub(crate) fn all(server: &Server, plan: &Plan, only: &str) -> anyhow::Result<Ve
         ("clients", clients::clients),
         ("tools", tools::tools),
         ("snapshots", snapshots::snapshots),
+        ("rotation", rotation::rotation),
         ("density", density::density),
     ];
     let mut rows = Vec::new();

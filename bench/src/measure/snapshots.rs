@@ -25,7 +25,12 @@ for number in range(int(sys.argv[1])):
     with open('%s/f%d' % (folder, number), 'wb') as file:
         file.write(text + os.urandom(50000 - len(text)))
 ";
-const FILE_BYTES: usize = 50_000;
+pub(super) const FILE_BYTES: usize = 50_000;
+
+/// Makes so many files below the working directory.
+pub(super) fn make_files(count: usize) -> Command {
+    Command::exec("python3", ["-c", MAKE, &count.to_string()])
+}
 
 /// How long each of the four took, round by round.
 #[derive(Default)]
@@ -90,9 +95,7 @@ async fn create(client: &Client) -> anyhow::Result<Sandbox> {
 }
 
 async fn rounds(old: &Sandbox, new: &Sandbox, plan: &Plan) -> anyhow::Result<Times> {
-    run(old, Command::exec("python3", ["-c", MAKE, &plan.snapshot_files.to_string()]))
-        .await
-        .context("making the files")?;
+    run(old, make_files(plan.snapshot_files)).await.context("making the files")?;
     let directory = TempDir::with_prefix("sandbar-bench-objects-")?;
     let snapshots = Snapshots::new(Objects::disk(directory.path())?);
     let project: ProjectId = "bench".parse()?;
