@@ -3,6 +3,10 @@
 //! A recursive watch is one kernel watch per directory. A directory that appears is watched as soon as its notice is
 //! read; what was put into it before that is found by looking, and reported once: `found` remembers what was seen by
 //! looking until the kernel's own notice of it either comes or can no longer come.
+//!
+//! Every watch is an inotify instance of its own. The kernel grants a sandbox 128 of them, counted apart from every other
+//! sandbox's; one shared by all would have one queue, which a single busy or unread watch fills for all, and one watch
+//! descriptor a directory, for which the owners would have to be counted.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
