@@ -105,7 +105,14 @@ impl Endpoints {
     }
 
     fn direct_url(&self, id: &SandboxId, domain: Option<&str>, port: u16) -> Result<Url, ConfigError> {
-        base_url("the sandbox URL", &format!("https://{}", self.host(id, domain, port)))
+        let scheme = if self.is_plain(domain.unwrap_or(&self.domain)) { "http" } else { "https" };
+        base_url("the sandbox URL", &format!("{scheme}://{}", self.host(id, domain, port)))
+    }
+
+    /// Nobody has a certificate for `localhost`: where the control plane of this machine does without, sandboxes do too.
+    fn is_plain(&self, domain: &str) -> bool {
+        let name = domain.split(':').next().unwrap_or(domain);
+        self.api_url.scheme() == "http" && (name == "localhost" || name.ends_with(".localhost"))
     }
 }
 
@@ -150,6 +157,10 @@ mod tests {
             let url = endpoints(sandbox_url, configured).envd_url(&id, answered).expect("a URL");
             assert_eq!(url.as_str(), expected);
         }
+        let here = Endpoints::new("e2b_00".into(), Some("http://127.0.0.1:4980"), None, None, Some("localhost:4980"));
+        let here = here.expect("valid options");
+        assert_eq!(here.envd_url(&id, None).expect("a URL").as_str(), "http://49983-iabc.localhost:4980/");
+        assert_eq!(here.envd_url(&id, Some("box.example")).expect("a URL").scheme(), "https");
         let link = endpoints(None, None).link_url(&id, None).expect("a URL");
         assert_eq!(link.as_str(), "https://49983-iabc.e2b.app/");
     }

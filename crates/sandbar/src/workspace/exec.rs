@@ -35,7 +35,7 @@ impl Exec {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<ExitCode> {
         let workspace = session.house.enter(&self.name).await?;
         let pass = workspace.enter().await?;
-        session.house.progress().done();
+        session.house.progress().hide();
         for notice in pass.notices() {
             eprintln!("sandbar: {}", printable(&notice));
         }

@@ -67,7 +67,7 @@ impl House {
         let workspaces = config.workspaces()?;
         let workspaces = Workspaces::from_config(&workspaces, &config::variable, &local, observer, settings).await?;
         let pictures = Pictures::new(config);
-        let photographer = Photographer::start(due, Arc::clone(&pictures), workspaces.clone());
+        let photographer = Photographer::start(due, Arc::clone(&pictures), workspaces.clone(), progress.clone());
         Ok(Self { workspaces, pictures, photographer, progress, entered: Mutex::default() })
     }
 
@@ -119,10 +119,7 @@ impl House {
     pub(crate) async fn close(&self, due: Due) {
         self.leave().await;
         match due {
-            Due::Taken => {
-                self.progress.doing("taking pictures");
-                self.photographer.finish().await;
-            }
+            Due::Taken => self.photographer.finish().await,
             Due::LeftOut => self.photographer.stop().await,
         }
         self.progress.done();

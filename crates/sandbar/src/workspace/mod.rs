@@ -89,13 +89,14 @@ impl Workspace {
 
 impl Command {
     async fn run(self, session: &Session) -> anyhow::Result<Ended> {
-        if let Self::Exec(exec) = self {
-            // A signal is for the command that it runs.
-            return exec.run(session).await.map(Ended::ByItself);
+        let passes_signals_on = matches!(self, Self::Exec(_));
+        let work = self.done(session);
+        if passes_signals_on {
+            return work.await.map(Ended::ByItself);
         }
         let mut stops = Stops::install()?;
         tokio::select! {
-            done = self.done(session) => done.map(Ended::ByItself),
+            done = work => done.map(Ended::ByItself),
             // Whatever was under way may be broken off at any point: the next run puts it right.
             stop = stops.next() => Ok(Ended::By(stop)),
         }

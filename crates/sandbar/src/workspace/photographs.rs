@@ -1,6 +1,7 @@
 //! Automatic pictures: after the dev server's start and after every commit. They never hold up or fail what they are of, wake
 //! nothing, and need no lease: a picture of a sandbox that is replaced meanwhile is one picture less.
 
+use super::progress::Progress;
 use crate::screenshots::Pictures;
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -46,15 +47,15 @@ pub(super) struct Photographer {
 }
 
 impl Photographer {
-    pub(super) fn start(mut due: Due, pictures: Arc<Pictures>, workspaces: Workspaces) -> Self {
+    pub(super) fn start(mut due: Due, pictures: Arc<Pictures>, workspaces: Workspaces, progress: Progress) -> Self {
         let finish = CancellationToken::new();
         let asked = finish.clone();
         let task = tokio::spawn(async move {
             while let Some(Some(wanted)) = asked.run_until_cancelled(due.recv()).await {
-                take(&pictures, &workspaces, wanted).await;
+                take(&pictures, &workspaces, &progress, wanted).await;
             }
             while let Ok(wanted) = due.try_recv() {
-                take(&pictures, &workspaces, wanted).await;
+                take(&pictures, &workspaces, &progress, wanted).await;
             }
         });
         Self { task: Mutex::new(Some(task)), finish }
@@ -78,7 +79,7 @@ impl Photographer {
     }
 }
 
-async fn take(pictures: &Pictures, workspaces: &Workspaces, wanted: Wanted) {
+async fn take(pictures: &Pictures, workspaces: &Workspaces, progress: &Progress, wanted: Wanted) {
     let Wanted { workspace: name, sandbox, port, occasion } = wanted;
     let seen = async {
         let view = view_in(workspaces, &name, sandbox.as_deref()).await?;
@@ -91,6 +92,7 @@ async fn take(pictures: &Pictures, workspaces: &Workspaces, wanted: Wanted) {
             debug!(workspace = %name, port, "nobody listens, so there is nothing to take a picture of");
             return Ok(());
         }
+        progress.doing(format!("taking pictures of {name}"));
         let capture = Capture { port, url_path: "/".to_owned(), full_page: false };
         match pictures.capture(&sandbox, name.as_str(), &occasion, capture).await {
             Ok(shots) => {

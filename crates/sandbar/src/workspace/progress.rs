@@ -20,6 +20,9 @@ impl Progress {
 
     /// What is being done from now on.
     pub(super) fn doing(&self, what: impl Into<String>) {
+        if self.bar.is_finished() {
+            self.bar.reset();
+        }
         self.bar.set_message(what.into());
         self.bar.enable_steady_tick(Duration::from_millis(200));
     }
@@ -27,6 +30,12 @@ impl Progress {
     /// Something to be read by people also when there is no terminal.
     pub(super) fn tell(&self, line: &str) {
         self.bar.suspend(|| eprintln!("sandbar: {line}"));
+    }
+
+    /// From now on the terminal is a command's own.
+    pub(super) fn hide(&self) {
+        self.bar.finish_and_clear();
+        self.bar.set_draw_target(ProgressDrawTarget::hidden());
     }
 
     /// Nothing is being done any more: the line is removed.
