@@ -41,6 +41,13 @@ async fn text_that_is_not_there_is_explained(world: &World) {
     assert!(text.contains("at line 2, which differs in indentation (the file has tabs)"), "{text}");
     // A likeness is never applied.
     assert_eq!(world.get("/home/user/a.rs").await, "fn a() {\n\tlet x = 1;\n}\n");
+    // A short text stands there by chance; a longer one says that the edit was made already.
+    let input = json!({ "path": "/home/user/a.rs", "old_string": "entirely different", "new_string": "x" });
+    let text = world.fails("edit_file", input, ErrorCode::NoMatch).await;
+    assert!(!text.contains("already there"), "{text}");
+    let input = json!({ "path": "/home/user/a.rs", "old_string": "entirely different", "new_string": "\tlet x = 1;\n}" });
+    let text = world.fails("edit_file", input, ErrorCode::NoMatch).await;
+    assert!(text.contains("new_string is already there, at line 2."), "{text}");
     let input = json!({ "path": "/home/user/none.rs", "old_string": "a", "new_string": "b" });
     world.fails("edit_file", input, ErrorCode::NotFound).await;
 }

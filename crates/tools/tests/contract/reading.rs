@@ -120,6 +120,9 @@ async fn pictures_are_shown_when_a_provider_takes_them(world: &World) {
     world.put("/home/user/a.txt", png(9000, 10)).await;
     let text = world.fails("read_file", json!({ "path": "/home/user/a.txt" }), ErrorCode::ImageUnusable).await;
     assert!(text.contains("9000x10"), "{text}");
+    world.put("/home/user/wide.png", png(1569, 10)).await;
+    let text = world.fails("read_file", json!({ "path": "/home/user/wide.png" }), ErrorCode::ImageUnusable).await;
+    assert!(text.contains("1568 are the most on a side") && text.contains("-resize 1568x1568"), "{text}");
     world.put("/home/user/cut.png", png(40, 30)[..26].to_vec()).await;
     world.fails("read_file", json!({ "path": "/home/user/cut.png" }), ErrorCode::ImageUnusable).await;
 }

@@ -407,6 +407,8 @@ mod on_a_sandbox {
     crate::contract!(in [server, plain]: [
         options_of_a_command_do_not_reach_ours,
         programs_know_that_nobody_is_there,
+    whoever_lives_on_is_not_ours,
+    a_shell_that_becomes_something_else_is_told_too,
         a_command_of_two_megabytes_is_run,
         a_log_in_the_background_has_an_end,
         what_was_started_with_sudo_is_ended_too,
@@ -431,6 +433,28 @@ async fn options_of_a_command_do_not_reach_ours(world: &World) {
     let run = world.call("bash", json!({ "command": "echo \"$MANY\"; echo $PATH" })).await;
     let said = run.structured["stdout"].as_str().expect("text");
     assert!(said.starts_with("two\nlines\n") && said.ends_with(":/opt/x\n"), "{said}");
+}
+
+/// What watches over a command goes with it; what the command left running stays.
+async fn whoever_lives_on_is_not_ours(world: &World) {
+    world.ok("bash", json!({ "command": "sleep 4326 & echo started" })).await;
+    assert_eq!(world.processes("^sleep 4326").await, 1);
+    for ours in ["^/usr/bin/timeout -k", "search-[0-9a-f]+ --run", "^/bin/sh -c # Which background"] {
+        eventually("nothing of ours is left", async || world.processes(ours).await == 0).await;
+    }
+    assert_eq!(world.processes("^sleep 4326").await, 1);
+}
+
+async fn a_shell_that_becomes_something_else_is_told_too(world: &World) {
+    for (command, code) in [("exec sh -c 'exit 3'", 3), ("set -e; false; echo not here", 1), ("kill -TERM $$", 143)] {
+        let run = world.call("bash", json!({ "command": command })).await;
+        assert_eq!(run.structured["exit_code"], code, "{command}: {run:?}");
+        assert_eq!(run.structured["stdout"], "", "{command}");
+    }
+    let lines: String = (0..2000).map(|number| format!("line {number} of a long document, with $HOME\n")).collect();
+    let document = format!("cat >long.txt <<'END'\n{lines}END\nwc -l <long.txt");
+    assert_eq!(world.ok("bash", json!({ "command": document })).await, "2000\n[exit 0]");
+    assert_eq!(world.get("/home/user/long.txt").await, lines);
 }
 
 async fn programs_know_that_nobody_is_there(world: &World) {
