@@ -1,7 +1,5 @@
 //! Snapshots and forks: sandboxes that begin as another was. The file system only; the sandbox's log says so.
 
-use std::time::Duration;
-
 use http::{Request, StatusCode};
 use node::template::Reference;
 use node::{SandboxId, SnapshotPage, SnapshotQuery};
@@ -54,7 +52,7 @@ pub(super) async fn fork(app: &App, id: &SandboxId, request: Request<Content>) -
     if !(1..=MOST_CHILDREN).contains(&count) {
         return Err(Failure::bad_request(format!("count is {count}; it must be between 1 and {MOST_CHILDREN}")));
     }
-    let children = app.node.fork(id, Duration::from_secs(lease.as_secs()), count as usize).await?;
+    let children = app.node.fork(id, lease, count as usize).await?;
     let results = children.into_iter().map(|child| match child {
         Ok(created) => ForkResult { sandbox: Some(view::sandbox(created, &app.config.domain)), error: None },
         Err(error) => ForkResult { sandbox: None, error: Some(Failure::from(error).body()) },

@@ -51,7 +51,14 @@ pub(crate) struct Builds {
     pub(crate) layers: Layers,
     pub(crate) uploads: Uploads,
     turns: Semaphore,
-    logs: Mutex<(VecDeque<Uuid>, HashMap<Uuid, Arc<BuildLog>>)>,
+    logs: Mutex<Logs>,
+}
+
+/// What builds said, and in which order they began.
+#[derive(Default)]
+struct Logs {
+    order: VecDeque<Uuid>,
+    known: HashMap<Uuid, Arc<BuildLog>>,
 }
 
 impl Builds {
@@ -67,7 +74,7 @@ impl Builds {
     /// The log of a build; an empty one when it was forgotten, or written by an earlier server.
     fn log(&self, build: Uuid) -> Arc<BuildLog> {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        let (order, known) = &mut *logs;
+        let Logs { order, known } = &mut *logs;
         if let Some(log) = known.get(&build) {
             return Arc::clone(log);
         }

@@ -242,13 +242,9 @@ fn expand(text: &str, env: &BTreeMap<String, String>, user: &str) -> String {
         result.push_str(&rest[..at]);
         let tail = &rest[at + 1..];
         if rest[at..].starts_with('\\') {
-            if tail.starts_with('$') {
-                result.push('$');
-                rest = &tail[1..];
-            } else {
-                result.push('\\');
-                rest = tail;
-            }
+            let escaped = tail.strip_prefix('$');
+            result.push(if escaped.is_some() { '$' } else { '\\' });
+            rest = escaped.unwrap_or(tail);
             continue;
         }
         if let Some((inner, after)) = tail.strip_prefix('{').and_then(|tail| tail.split_once('}')) {

@@ -41,7 +41,7 @@ impl Failed {
         Self { message: message.into(), step: None }
     }
 
-    fn at(self, step: impl ToString) -> Self {
+    fn at(self, step: &impl ToString) -> Self {
         Self { step: Some(self.step.unwrap_or_else(|| step.to_string())), ..self }
     }
 }
@@ -117,16 +117,16 @@ impl Job {
                 continue;
             }
             let done = self.step(world, machine, current.as_ref(), step, &reporter).await;
-            done.map_err(|failed| failed.at(step.number))?;
+            done.map_err(|failed| failed.at(&step.number))?;
         }
         // From before anything is started, and a copy of its own: the cache may forget what it has.
         let files = self.keep(world, machine.as_ref(), current.as_ref()).await;
-        let files = files.map_err(|error| Failed::from(error).at(FINALIZE))?;
+        let files = files.map_err(|error| Failed::from(error).at(&FINALIZE))?;
         if self.settings.start_command.is_some() || self.settings.ready_command.is_some() {
             let started = self.start(world, machine, files.as_ref()).await;
             if let Err(failed) = started {
                 world.remove_unused(files.as_slice()).await;
-                return Err(failed.at(FINALIZE));
+                return Err(failed.at(&FINALIZE));
             }
         }
         Ok(files.map_or(BuildFiles::Base, BuildFiles::Kept))
