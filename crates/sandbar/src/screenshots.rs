@@ -145,7 +145,12 @@ fn address(sandbox: &Sandbox, port: u16) -> Result<(Origin, Upstream), CaptureEr
         let plain = client.api_url().starts_with("http:");
         let (scheme, usual) = if plain { ("http", 80) } else { ("https", 443) };
         let host = sandbox.host(port);
-        let address = if host.contains(':') { host.clone() } else { format!("{host}:{usual}") };
+        let address = match host.rsplit_once(':') {
+            // Everything below localhost is this machine, which not every system's resolver knows.
+            Some((name, edge)) if name.ends_with(".localhost") => format!("127.0.0.1:{edge}"),
+            Some(_) => host.clone(),
+            None => format!("{host}:{usual}"),
+        };
         (format!("{scheme}://{host}"), address)
     };
     let origin = origin.parse().map_err(|error: browser::InvalidOrigin| unusable(&error.to_string()))?;
