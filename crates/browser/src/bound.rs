@@ -94,7 +94,7 @@ enum Kind {
 fn find(own: &str, mounted: &Path) -> Option<(PathBuf, Kind)> {
     let place = |line: &str| line.splitn(3, ':').nth(2).map(|path| path.trim_start_matches('/').to_owned());
     for line in own.lines() {
-        if line.splitn(3, ':').nth(1).is_some_and(|names| names.split(',').any(|name| name == "memory")) {
+        if line.split(':').nth(1).is_some_and(|names| names.split(',').any(|name| name == "memory")) {
             let top = mounted.join("memory");
             let group = top.join(place(line)?);
             // Within a container the path is often one of the host's, which is not there.

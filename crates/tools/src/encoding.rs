@@ -212,7 +212,8 @@ mod tests {
     proptest! {
         #[test]
         fn every_byte_of_a_single_byte_file_survives(bytes: Vec<u8>) {
-            prop_assert_eq!(Encoding::Windows1252.encode(&Encoding::Windows1252.decode(&bytes)), Ok(bytes.clone()));
+            let text = Encoding::Windows1252.decode(&bytes).into_owned();
+            prop_assert_eq!(Encoding::Windows1252.encode(&text), Ok(bytes));
         }
 
         #[test]

@@ -49,7 +49,8 @@ async fn a_snapshot_keeps_the_files_of_its_moment() {
     }
     let of = || SnapshotQuery::new().of(sandbox.id());
     assert_eq!(snapshots_of(&client, of().page_size(1)).await.len(), 2, "in two pages");
-    assert_eq!(snapshots_of(&client, of().name("beginnings")).await, [second.snapshot_id.clone()]);
+    let named = snapshots_of(&client, of().name("beginnings")).await;
+    assert_eq!(named, std::slice::from_ref(&second.snapshot_id));
     assert_eq!(snapshots_of(&client, SnapshotQuery::new().name("unknown")).await.len(), 0);
     let log = client.logs(sandbox.id(), &LogQuery::newest()).await.expect("a log");
     assert!(log.iter().any(|entry| entry.message.contains("memory and processes are not part of it")), "{log:?}");

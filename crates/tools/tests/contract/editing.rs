@@ -45,7 +45,8 @@ async fn text_that_is_not_there_is_explained(world: &World) {
     let input = json!({ "path": "/home/user/a.rs", "old_string": "entirely different", "new_string": "x" });
     let text = world.fails("edit_file", input, ErrorCode::NoMatch).await;
     assert!(!text.contains("already there"), "{text}");
-    let input = json!({ "path": "/home/user/a.rs", "old_string": "entirely different", "new_string": "\tlet x = 1;\n}" });
+    let input =
+        json!({ "path": "/home/user/a.rs", "old_string": "entirely different", "new_string": "\tlet x = 1;\n}" });
     let text = world.fails("edit_file", input, ErrorCode::NoMatch).await;
     assert!(text.contains("new_string is already there, at line 2."), "{text}");
     let input = json!({ "path": "/home/user/none.rs", "old_string": "a", "new_string": "b" });
