@@ -33,11 +33,24 @@ fn a_sandbox_is_made_found_and_described() {
     }
     assert!(cli.fails(1, &["create", "nonsense"]).contains("\"nonsense\""));
     assert!(cli.fails(2, &["create", "--timeout", "0"]).contains("a second at least"));
+}
 
-    for (arguments, call) in [(["fork", id], "fork sandbox"), (["snapshot", id], "take a snapshot of sandbox")] {
-        let said = cli.fails(1, &arguments);
-        assert!(said.contains(call) && said.contains("not supported by this server"), "{said}");
+#[test]
+fn copies_begin_with_the_files_of_another() {
+    let server = Server::start();
+    let cli = cli(&server);
+    let id = create(&cli);
+    cli.must(&["exec", &id, "-c", "echo kept > kept"]);
+    let snapshot = cli.must(&["snapshot", &id, "--name", "ready"]);
+    let of_snapshot = cli.must(&["create", snapshot.trim()]);
+    let forks = cli.must(&["fork", &id, "--count", "2"]);
+    let forks: Vec<&str> = forks.lines().collect();
+    assert_eq!(forks.len(), 2, "{forks:?}");
+    for copy in forks.into_iter().chain([of_snapshot.trim()]) {
+        assert_eq!(cli.must(&["cat", copy, "kept"]), "kept\n");
+        cli.must(&["exec", copy, "-c", "echo changed > kept"]);
     }
+    assert_eq!(cli.must(&["cat", &id, "kept"]), "kept\n", "the copies are copies");
 }
 
 #[test]
