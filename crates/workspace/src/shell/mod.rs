@@ -11,6 +11,7 @@ pub(crate) const STATE_DIRECTORY: &str = "/home/user/.sandbar";
 /// Carried by what we start, and by what that starts.
 const MARK: &str = "SANDBAR_TASK";
 const END: &str = include_str!("end.sh");
+const END_ALL: &str = include_str!("end_all.sh");
 /// Two times five seconds of waiting, on a machine that is busy.
 const END_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -48,6 +49,12 @@ pub(crate) async fn end(sandbox: &Sandbox, Ending { mark, except, text }: Ending
     let except = except.iter().map(|mark| format!("{MARK}={mark}$")).collect::<Vec<_>>().join("|");
     let command = script(END, [format!("{MARK}={mark}"), except]).env("SANDBAR_END", text).timeout(END_DEADLINE);
     let output = sandbox.commands().run(command).await?;
+    if output.success() { Ok(()) } else { Err(EndError::StillRunning(tail_of(&output))) }
+}
+
+/// Ends everything that runs as the sandbox's user.
+pub(crate) async fn end_all(sandbox: &Sandbox) -> Result<(), EndError> {
+    let output = sandbox.commands().run(script(END_ALL, [""; 0]).timeout(END_DEADLINE)).await?;
     if output.success() { Ok(()) } else { Err(EndError::StillRunning(tail_of(&output))) }
 }
 

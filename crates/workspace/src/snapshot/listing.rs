@@ -78,29 +78,35 @@ impl Snapshots {
         let generations = self.generations(project).await?;
         let mut listed = Vec::new();
         for stamp in generations.committed() {
-            let condition = match self.manifest(project, stamp).await {
-                Ok(manifest) => {
-                    let Manifest { files, archive, .. } = manifest;
-                    match generations.archive_size(stamp) {
-                        Some(size) if size == archive.bytes => {
-                            Condition::Whole { files, bytes: size, sha256: archive.sha256 }
-                        }
-                        Some(size) => {
-                            let reason = format!("the archive has {size} bytes instead of {}", archive.bytes);
-                            Condition::Damaged { reason }
-                        }
-                        None => Condition::Damaged { reason: "the archive is missing".to_owned() },
-                    }
-                }
-                // Somebody pruned meanwhile.
-                Err(ManifestError::Store(StoreError::NotFound { .. })) => continue,
-                Err(ManifestError::Store(error)) => return Err(error),
-                Err(ManifestError::Unreadable(reason)) => Condition::Damaged { reason },
-            };
+            // Somebody pruned meanwhile.
+            let Some(condition) = self.condition(project, &generations, stamp).await? else { continue };
             let key = key::archive(project, stamp).to_string();
             listed.push(Listed { stamp, key, created_at: stamp.time(), condition });
         }
         Ok(listed)
+    }
+
+    /// What can be said of one snapshot; none when it does not exist any more.
+    pub(super) async fn condition(
+        &self,
+        project: &ProjectId,
+        generations: &Generations,
+        stamp: Stamp,
+    ) -> Result<Option<Condition>, StoreError> {
+        let manifest = match self.manifest(project, stamp).await {
+            Ok(manifest) => manifest,
+            Err(ManifestError::Store(StoreError::NotFound { .. })) => return Ok(None),
+            Err(ManifestError::Store(error)) => return Err(error),
+            Err(ManifestError::Unreadable(reason)) => return Ok(Some(Condition::Damaged { reason })),
+        };
+        let Manifest { files, archive, .. } = manifest;
+        Ok(Some(match generations.archive_size(stamp) {
+            Some(size) if size == archive.bytes => Condition::Whole { files, bytes: size, sha256: archive.sha256 },
+            Some(size) => {
+                Condition::Damaged { reason: format!("the archive has {size} bytes instead of {}", archive.bytes) }
+            }
+            None => Condition::Damaged { reason: "the archive is missing".to_owned() },
+        }))
     }
 
     /// How much the store keeps for a project: archives, and what is left of interrupted work.

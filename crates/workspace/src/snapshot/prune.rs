@@ -3,6 +3,7 @@
 
 use super::Snapshots;
 use super::key::{self, ProjectId, Stamp};
+use super::listing::{Condition, Generations};
 use super::store::StoreError;
 use crate::faults::{Point, reach};
 
@@ -16,8 +17,8 @@ pub struct Pruned {
 }
 
 impl Snapshots {
-    /// Removes all but the `keep` newest snapshots of a project (one at least is kept), and what interrupted work left
-    /// behind.
+    /// Removes all snapshots of a project that are older than the `keep` newest whole ones (one at least is kept), and what
+    /// interrupted work left behind. One that is damaged does not count: it cannot be restored.
     ///
     /// # Errors
     /// When the store is in trouble; calling again goes on.
@@ -30,7 +31,8 @@ impl Snapshots {
         let generations = self.generations(project).await?;
         reach(Point::PruneListed).await;
         let mut pruned = Pruned::default();
-        for stamp in generations.committed().rev().skip(keep.max(1)).collect::<Vec<_>>().into_iter().rev() {
+        let oldest = self.oldest_kept(project, &generations, keep.max(1)).await?;
+        for stamp in generations.committed().take_while(|stamp| Some(*stamp) < oldest) {
             self.objects.delete(&key::manifest(project, stamp)).await?;
             reach(Point::PruneManifestDeleted).await;
             self.objects.delete(&key::archive(project, stamp)).await?;
@@ -46,5 +48,28 @@ impl Snapshots {
         }
         self.objects.sweep(&key::folder(project)).await?;
         Ok(pruned)
+    }
+
+    /// The last of the newest whole snapshots that are kept; none when there are not that many.
+    async fn oldest_kept(
+        &self,
+        project: &ProjectId,
+        generations: &Generations,
+        keep: usize,
+    ) -> Result<Option<Stamp>, StoreError> {
+        // Nothing is to be removed, so that nothing need be read.
+        if generations.committed().count() <= keep {
+            return Ok(None);
+        }
+        let mut whole = 0;
+        for stamp in generations.committed().rev() {
+            if matches!(self.condition(project, generations, stamp).await?, Some(Condition::Whole { .. })) {
+                whole += 1;
+            }
+            if whole == keep {
+                return Ok(Some(stamp));
+            }
+        }
+        Ok(None)
     }
 }

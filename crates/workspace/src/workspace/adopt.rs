@@ -1,6 +1,6 @@
 //! What a workspace takes in: a sandbox that runs already, a server that is to run in it.
 
-use sdk::SandboxId;
+use sdk::{Sandbox, SandboxId};
 use tracing::warn;
 
 use super::core::{Attached, Core, Turn, services};
@@ -12,7 +12,7 @@ use crate::clock::later;
 use crate::devserver::{self, DevServer, Ready, Start};
 use crate::events::EventKind;
 use crate::name::ProviderName;
-use crate::records::WorkspaceState;
+use crate::records::{ChangeError, WorkspaceState};
 use crate::setup::PROJECT_DIRECTORY;
 use crate::snapshot::Saved;
 
@@ -47,6 +47,21 @@ impl Core {
         let url = self.url(&sandbox, ready.port);
         self.tell(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;
         Ok(Some(ready))
+    }
+
+    /// What the project's files speak of is declared, where nothing is.
+    pub(super) async fn declare_found(&self, turn: &Turn<'_>, sandbox: &Sandbox) -> Result<(), ChangeError> {
+        if self.dev_server().is_some() {
+            return Ok(());
+        }
+        match devserver::detect(sandbox, PROJECT_DIRECTORY).await {
+            Ok(Some(server)) => self.update(turn, |record, _| record.services = services(Some(&server))).await,
+            Ok(None) => Ok(()),
+            Err(error) => {
+                warn!(workspace = %self.name, error = %chain(&error), "no dev server was looked for");
+                Ok(())
+            }
+        }
     }
 
     /// Makes a sandbox that runs the workspace's own. The one before it is saved and ended.

@@ -111,6 +111,7 @@ impl Core {
                 self.notice(note);
             }
         }
+        self.declare_found(&turn, &sandbox).await.map_err(|error| failed(error.into()))?;
         self.start_services(&sandbox, Start::AfterRestore).await;
         reach(Point::CreateSetUp).await;
         let head = self.head(&sandbox).await;

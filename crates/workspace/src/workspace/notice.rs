@@ -13,7 +13,7 @@ impl Core {
     pub(super) fn told(&self, why: Why, restored: &Restored, running: &[String], old: Option<&Place>) -> String {
         let Restored { stamp, left_out, skipped_generations, root, .. } = restored;
         let mut line = match why {
-            Why::Rotation => "This workspace continues in a new sandbox, since the old one's time was over.".to_owned(),
+            Why::Rotation => "This workspace continues in a new sandbox.".to_owned(),
             Why::Move => "This workspace continues in a sandbox of another provider.".to_owned(),
             Why::Lost => {
                 format!(

@@ -16,6 +16,7 @@ use crate::clock::later;
 use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::records::WorkspaceState;
+use crate::shell;
 use crate::snapshot::{Restored, Which};
 
 impl Core {
@@ -79,12 +80,17 @@ impl Core {
     ) -> Result<Restored, WorkspaceError> {
         let closed = self.fence.close();
         closed.emptied(self.settings().leave_wait).await;
+        // What ran on would write into the files that come back.
+        if let Err(error) = shell::end_all(sandbox).await {
+            warn!(workspace = %self.name, error = %chain(&error), "processes may have gone on through a restore");
+        }
         let restored = self.house.snapshots.restore(sandbox, &self.project, which).await?;
         self.start_services(sandbox, Start::AfterRestore).await;
         let head = self.head(sandbox).await;
         self.update(turn, |_, details| details.head = head.or(details.head.take())).await?;
         let absent = self.absent(&restored.left_out);
-        self.notice(&format!("The files were set back to snapshot {}.{absent}", restored.stamp));
+        let stamp = restored.stamp;
+        self.notice(&format!("The files were set back to snapshot {stamp}; running processes were ended.{absent}"));
         let (provider, id) = self.whereabouts();
         self.tell(EventKind::Restored { stamp: restored.stamp, sandbox: id, provider }).await;
         Ok(restored)

@@ -178,3 +178,17 @@ async fn a_sandbox_can_be_attached() {
     let absent = "iabsent00000000000000".parse().expect("an id");
     assert!(matches!(workspace.attach(&absent).await, Err(WorkspaceError::Sandbox(_))));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_does_not_write_into_files_that_come_back() {
+    let world = World::new();
+    let (_, workspace) = world.workspace("setback").await;
+    workspace.snapshot().await.expect("a snapshot");
+    let writer = "setsid sh -c 'while :; do date >project/churn; sleep 0.05; done' </dev/null >/dev/null 2>&1 &";
+    workspace.exec(writer).await.expect("it runs");
+    eventually_async("the writer's first line", PATIENCE, || async { workspace.read_file("project/churn").await.ok() })
+        .await;
+    workspace.restore(Which::Newest).await.expect("restored");
+    let looked = workspace.exec("ps -eo args | grep -c '[c]hurn'; ls project").await.expect("it runs");
+    assert_eq!(looked.stdout_text(), "0\nlink\nnotes\nsrc\n", "no writer, and no file of its");
+}

@@ -132,3 +132,20 @@ async fn a_server_is_found_out_and_one_that_fails_tells_no_secret() {
     let events = serde_json::to_string(&world.events.events()).expect("JSON");
     assert!(!events.contains("the-hidden-value"), "{events}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_nobody_declared_is_found_when_the_workspace_is_made() {
+    let (world, directory) = (World::new(), tempfile::tempdir().expect("a directory"));
+    std::fs::write(directory.path().join("index.html"), "<p>found").expect("a directory of our own");
+    git(directory.path(), &["init", "--quiet", "--initial-branch=trunk"]);
+    git(directory.path(), &["add", "--all"]);
+    git(directory.path(), &["commit", "--quiet", "--message=first"]);
+    let workspaces = world.workspaces().await;
+    let repo = Some(Repo::parse(directory.path().to_str().expect("text")));
+    let created = workspaces.create(&name("undeclared"), Setup { repo, ..Setup::default() }).await;
+    let workspace = created.expect("it is set up").workspace;
+    assert_eq!(served(&workspace, 8000).await, "<p>found");
+    workspace.pause().await.expect("paused");
+    assert_eq!(served(&workspace, 8000).await, "<p>found");
+    workspace.close().await;
+}

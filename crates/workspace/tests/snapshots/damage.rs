@@ -148,3 +148,19 @@ async fn a_full_disk_leaves_the_files_as_they_were() {
     let digest = "cd /srv/w && ls -A && sha256sum big";
     assert_eq!(run(&small, digest).await, run(&large, digest).await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_damaged_is_not_counted_among_those_that_are_kept() {
+    let two = Two::new().await;
+    std::fs::write(two.archive(), "short").expect("our own directory");
+    let options = SnapshotOptions::default();
+    let save = || two.snapshots.save(&two.sandbox, &two.id, &options);
+    let third = save().await.expect("a snapshot");
+    let pruned = two.snapshots.prune(&two.id, 2).await.expect("a prune");
+    assert_eq!(pruned.snapshots, [], "the first is one of two that can be restored");
+    save().await.expect("a snapshot");
+    let pruned = two.snapshots.prune(&two.id, 2).await.expect("a prune");
+    assert_eq!(pruned.snapshots, [two.first.stamp, two.second.stamp]);
+    let oldest = two.snapshots.list(&two.id).await.expect("a list").first().map(|listed| listed.stamp);
+    assert_eq!(oldest, Some(third.stamp));
+}
