@@ -33,6 +33,7 @@ use crate::mask::Mask;
 use crate::name::ProviderName;
 use crate::provider::Resources;
 use crate::shell::{self, Ending, STAGE};
+use crate::snapshot::ProjectId;
 
 /// Where the project is in every workspace.
 pub const PROJECT_DIRECTORY: &str = "/home/user/project";
@@ -45,6 +46,9 @@ const MARK: &str = "setup";
 pub struct Setup {
     /// What is in the project's directory; unless set it is empty.
     pub repo: Option<Repo>,
+    /// The files of another project's newest whole snapshot stand in for repository and preparation. A snapshot of the
+    /// workspace's own goes first. Without any that can be restored, creating fails.
+    pub from: Option<ProjectId>,
     pub prepare: Prepare,
     /// Variables that everything in the sandbox sees. The values are secrets, and hidden in all that is shown.
     pub env: BTreeMap<String, Secret>,
@@ -65,6 +69,7 @@ impl fmt::Debug for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Setup")
             .field("repo", &self.repo)
+            .field("from", &self.from)
             .field("prepare", &self.prepare)
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .field("template", &self.template)

@@ -100,7 +100,7 @@ impl Core {
             Some(sandbox) => (sandbox, Vec::new()),
             None => self.first_sandbox(&turn, setup).await.map_err(failed)?,
         };
-        let restored = self.newest_files(&turn, &sandbox).await.map_err(failed)?;
+        let restored = self.newest_files(&turn, &sandbox, setup).await.map_err(failed)?;
         if restored.is_none() {
             let mut progress = self.seat().details.setup.clone();
             let save = |progress: Progress| self.store_progress(&turn, progress);
@@ -173,25 +173,40 @@ impl Core {
         Ok((placed.sandbox, placed.skipped))
     }
 
-    /// The files of the project's newest snapshot, if it has any.
-    async fn newest_files(&self, turn: &Turn<'_>, sandbox: &Sandbox) -> Result<Option<Restored>, WorkspaceError> {
-        let begun = self.seat().details.setup.clone() != Progress::default();
-        if begun || !self.house.snapshots.has_any(&self.project).await? {
+    /// The files of the project's newest snapshot, if it has any, or else of the project that the set-up begins from.
+    async fn newest_files(
+        &self,
+        turn: &Turn<'_>,
+        sandbox: &Sandbox,
+        setup: &Setup,
+    ) -> Result<Option<Restored>, WorkspaceError> {
+        if self.seat().details.setup.clone() != Progress::default() {
             return Ok(None);
         }
-        match self.house.snapshots.restore(sandbox, &self.project, Which::Newest).await {
-            Ok(restored) => {
-                let absent = self.absent(&restored.left_out);
-                self.notice(&format!("The files are those of the project's snapshot {}.{absent}", restored.stamp));
-                self.store_notices(turn).await?;
-                Ok(Some(restored))
+        let own = if self.house.snapshots.has_any(&self.project).await? {
+            match self.house.snapshots.restore(sandbox, &self.project, Which::Newest).await {
+                Ok(restored) => Some((restored, "the project".to_owned())),
+                Err(error @ RestoreError::NoSnapshot { .. }) => {
+                    self.notice(&format!("The project's snapshots are of no use: {error}"));
+                    None
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error @ RestoreError::NoSnapshot { .. }) => {
-                self.notice(&format!("The project's snapshots are of no use: {error}"));
-                Ok(None)
+        } else {
+            None
+        };
+        let found = match (own, &setup.from) {
+            (None, Some(from)) => {
+                let restored = self.house.snapshots.restore(sandbox, from, Which::Newest).await?;
+                Some((restored, format!("project {from}")))
             }
-            Err(error) => Err(error.into()),
-        }
+            (own, _) => own,
+        };
+        let Some((restored, whose)) = found else { return Ok(None) };
+        let absent = self.absent(&restored.left_out);
+        self.notice(&format!("The files are those of snapshot {} of {whose}.{absent}", restored.stamp));
+        self.store_notices(turn).await?;
+        Ok(Some(restored))
     }
 }
 

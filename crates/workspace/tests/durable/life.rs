@@ -2,6 +2,7 @@
 
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::phase::Phase;
+use sandbar_workspace::setup::Setup;
 use sandbar_workspace::snapshot::Which;
 use sandbar_workspace::{OpenError, SetupError, Unavailable, Unsaved, Workspace, WorkspaceError, Workspaces};
 use testing::{eventually_async, repeats};
@@ -39,6 +40,16 @@ async fn it_is_made_worked_in_and_destroyed_and_comes_back() {
     assert_eq!(back.restored.as_ref().map(|restored| restored.stamp), Some(stamp));
     assert_same(&tree(&back.workspace).await, &wanted);
     back.workspace.close().await;
+
+    // Another workspace may begin with its files.
+    let from = Some(workspace.project().clone());
+    let heir = workspaces.create(&name("heir"), Setup { from, ..setup() }).await.expect("a workspace");
+    assert_eq!(heir.restored.as_ref().map(|restored| restored.stamp), Some(stamp));
+    assert_same(&tree(&heir.workspace).await, &wanted);
+    heir.workspace.destroy(Unsaved::Keep).await.expect("destroyed");
+    let from = Some("nobody".parse().expect("a project"));
+    let refused = workspaces.create(&name("orphaned"), Setup { from, ..setup() }).await.expect_err("it has no files");
+    assert!(told(&refused).contains("project nobody has no snapshot that can be restored"), "{}", told(&refused));
     let orphans = workspaces.orphans().await.expect("a look");
     assert!(orphans.is_empty(), "{orphans:?}");
 }
