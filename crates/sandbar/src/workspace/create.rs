@@ -128,6 +128,7 @@ impl Create {
             dev_server: self.dev.server(),
             ttl: self.ttl,
             job: self.job,
+            from: None,
         };
         session.house.progress().doing(format!("setting up workspace {name}"));
         let created = session.house.workspaces().create(&name, setup).await.map_err(|error| explain(error, &name))?;
