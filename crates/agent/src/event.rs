@@ -69,6 +69,12 @@ pub enum Event {
         truncated: bool,
         /// One line of the answer, for people.
         summary: String,
+        /// The text of the answer, without its middle where it is long.
+        #[serde(default)]
+        output: String,
+        /// The pictures of the answer, in order; [`records::picture`](crate::records::picture) has their bytes.
+        #[serde(default)]
+        images: Vec<Image>,
     },
     /// All results of a turn are with the model.
     Observed {},
@@ -148,7 +154,27 @@ pub enum Event {
     },
 }
 
+/// A picture in the answer of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    pub media_type: String,
+    pub width: u32,
+    pub height: u32,
+}
+
 impl Event {
+    /// The tool call that it is about.
+    pub fn call(&self) -> Option<&str> {
+        match self {
+            Self::ToolCallStarted { id, .. }
+            | Self::ToolOutputDelta { id, .. }
+            | Self::ToolCallFinished { id, .. }
+            | Self::ApprovalAsked { id, .. }
+            | Self::ApprovalAnswered { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+
     /// Whether it is only for eyes: not recorded, and dropped when nobody keeps up.
     pub fn is_delta(&self) -> bool {
         matches!(self, Self::TextDelta { .. } | Self::ThinkingDelta { .. } | Self::ToolOutputDelta { .. })

@@ -22,7 +22,7 @@ mod stop;
 mod workplace;
 
 pub use change::{Change, Ended, Fact};
-pub use event::{Event, Happened};
+pub use event::{Event, Happened, Image};
 pub use feed::{Feed, Watcher};
 pub use ledger::Ledger;
 pub use message::{Block, Message, Part, Role, ToolOutcome, ToolUse};

@@ -132,6 +132,11 @@ impl Image {
     pub fn base64(&self) -> String {
         STANDARD.encode(&self.bytes)
     }
+
+    /// Width and height, from its bytes.
+    pub fn size(&self) -> Option<(u32, u32)> {
+        crate::image::size(self.media_type, &self.bytes)
+    }
 }
 
 /// As Anthropic's content blocks.

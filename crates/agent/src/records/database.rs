@@ -5,14 +5,15 @@ use std::error::Error;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use sdk::Secret;
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
     ColumnTrait, DatabaseConnection, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, TransactionTrait,
 };
 
-use super::entity::{entry, run};
+use super::entity::{answer, entry, run};
 use super::migration::Migrator;
 use super::port::{AppendError, Entry, Head, RunId, RunRecord, RunRecords, RunRecordsError, RunState};
+use crate::approval::Answer;
 use crate::plan::Plan;
 use crate::stop::StopReason;
 
@@ -123,6 +124,38 @@ impl RunRecords for DatabaseRunRecords {
             .await
             .map_err(cannot("read"))?;
         rows.iter().map(|row| serde_json::from_str(&row.entry).map_err(cannot("understand"))).collect()
+    }
+
+    async fn of_call(&self, id: &RunId, call: &str) -> Result<Vec<Entry>, RunRecordsError> {
+        // The database finds what speaks of the call in any way; of that, what is about it is few.
+        let rows = entry::Entity::find()
+            .filter(entry::Column::Run.eq(id.as_str()))
+            .filter(entry::Column::Entry.contains(call))
+            .order_by_asc(entry::Column::Number)
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let entries: Result<Vec<Entry>, _> = rows.iter().map(|row| serde_json::from_str(&row.entry)).collect();
+        let about = |entry: &Entry| entry.happened.event.call() == Some(call);
+        Ok(entries.map_err(cannot("understand"))?.into_iter().filter(about).collect())
+    }
+
+    async fn answer(&self, id: &RunId, call: &str, answer: &Answer) -> Result<bool, RunRecordsError> {
+        let (allowed, reason) = match answer {
+            Answer::Allow => (true, None),
+            Answer::Deny(reason) => (false, reason.clone()),
+        };
+        let row = answer::Model { run: id.to_string(), call: call.to_owned(), allowed, reason }.into_active_model();
+        let key = [answer::Column::Run, answer::Column::Call];
+        let insert = answer::Entity::insert(row).on_conflict(OnConflict::columns(key).do_nothing().to_owned());
+        let written = insert.exec_without_returning(&self.database).await.map_err(cannot("write"))?;
+        Ok(written > 0)
+    }
+
+    async fn answered(&self, id: &RunId, call: &str) -> Result<Option<Answer>, RunRecordsError> {
+        let key = (id.to_string(), call.to_owned());
+        let row = answer::Entity::find_by_id(key).one(&self.database).await.map_err(cannot("read"))?;
+        Ok(row.map(|row| if row.allowed { Answer::Allow } else { Answer::Deny(row.reason) }))
     }
 
     async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {

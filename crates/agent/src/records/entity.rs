@@ -46,3 +46,23 @@ pub(super) mod entry {
 
     impl ActiveModelBehavior for ActiveModel {}
 }
+
+pub(super) mod answer {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "agent_answer")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub run: String,
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub call: String,
+        pub allowed: bool,
+        pub reason: Option<String>,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}

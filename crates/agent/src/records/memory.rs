@@ -1,23 +1,29 @@
 //! Records that end with the process, for tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 
 use super::port::{AppendError, Entry, Head, RunId, RunRecord, RunRecords, RunRecordsError};
+use crate::approval::Answer;
 use crate::plan::Plan;
 
 /// A memory in this process.
 #[derive(Debug, Default)]
 pub struct MemoryRunRecords {
     runs: Mutex<BTreeMap<RunId, (RunRecord, Vec<Entry>)>>,
+    answers: Mutex<BTreeMap<(RunId, String), Answer>>,
 }
 
 impl MemoryRunRecords {
     fn runs(&self) -> MutexGuard<'_, BTreeMap<RunId, (RunRecord, Vec<Entry>)>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answers(&self) -> MutexGuard<'_, BTreeMap<(RunId, String), Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -25,11 +31,11 @@ impl MemoryRunRecords {
 impl RunRecords for MemoryRunRecords {
     async fn begin(&self, run: &RunRecord) -> Result<(), RunRecordsError> {
         match self.runs().entry(run.id.clone()) {
-            std::collections::btree_map::Entry::Vacant(place) => {
+            btree_map::Entry::Vacant(place) => {
                 place.insert((run.clone(), Vec::new()));
                 Ok(())
             }
-            std::collections::btree_map::Entry::Occupied(_) => {
+            btree_map::Entry::Occupied(_) => {
                 Err(RunRecordsError { what: "write", source: "there is such a run already".into() })
             }
         }
@@ -61,6 +67,25 @@ impl RunRecords for MemoryRunRecords {
     async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError> {
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         Ok(self.runs().get(id).map(|(_, held)| held.iter().skip(skip).cloned().collect()).unwrap_or_default())
+    }
+
+    async fn of_call(&self, id: &RunId, call: &str) -> Result<Vec<Entry>, RunRecordsError> {
+        let all = self.entries(id, 0).await?;
+        Ok(all.into_iter().filter(|entry| entry.happened.event.call() == Some(call)).collect())
+    }
+
+    async fn answer(&self, id: &RunId, call: &str, answer: &Answer) -> Result<bool, RunRecordsError> {
+        match self.answers().entry((id.clone(), call.to_owned())) {
+            btree_map::Entry::Vacant(place) => {
+                place.insert(answer.clone());
+                Ok(true)
+            }
+            btree_map::Entry::Occupied(_) => Ok(false),
+        }
+    }
+
+    async fn answered(&self, id: &RunId, call: &str) -> Result<Option<Answer>, RunRecordsError> {
+        Ok(self.answers().get(&(id.clone(), call.to_owned())).cloned())
     }
 
     async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {

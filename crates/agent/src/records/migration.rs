@@ -2,7 +2,7 @@
 //! of workspaces, which are kept in the same database.
 
 use sea_orm_migration::prelude::*;
-use sea_orm_migration::schema::{big_integer, boolean, string, string_null, text};
+use sea_orm_migration::schema::{big_integer, boolean, string, string_null, text, text_null};
 use sea_orm_migration::{MigrationName, MigrationTrait, MigratorTrait, SchemaManager};
 
 pub(super) struct Migrator;
@@ -10,7 +10,7 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(First)]
+        vec![Box::new(Runs), Box::new(Answers)]
     }
 
     fn migration_table_name() -> DynIden {
@@ -19,16 +19,16 @@ impl MigratorTrait for Migrator {
 }
 
 /// Runs and their entries.
-struct First;
+struct Runs;
 
-impl MigrationName for First {
+impl MigrationName for Runs {
     fn name(&self) -> &str {
         "m0001_runs"
     }
 }
 
 #[async_trait::async_trait]
-impl MigrationTrait for First {
+impl MigrationTrait for Runs {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         let run = Table::create()
             .table("agent_run")
@@ -55,5 +55,30 @@ impl MigrationTrait for First {
             .to_owned();
         manager.create_table(run).await?;
         manager.create_table(entry).await
+    }
+}
+
+/// Answers to questions about calls.
+struct Answers;
+
+impl MigrationName for Answers {
+    fn name(&self) -> &str {
+        "m0002_answers"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Answers {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let answer = Table::create()
+            .table("agent_answer")
+            .if_not_exists()
+            .col(string("run"))
+            .col(string("call"))
+            .col(boolean("allowed"))
+            .col(text_null("reason"))
+            .primary_key(Index::create().col("run").col("call"))
+            .to_owned();
+        manager.create_table(answer).await
     }
 }

@@ -5,8 +5,10 @@ mod database;
 mod entity;
 mod memory;
 mod migration;
+mod picture;
 mod port;
 
 pub use database::DatabaseRunRecords;
 pub use memory::MemoryRunRecords;
+pub use picture::{Picture, picture};
 pub use port::{AppendError, Entry, Head, InvalidRunId, RunId, RunRecord, RunRecords, RunRecordsError, RunState};

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::approval::Answer;
 use crate::change::Change;
 use crate::event::Happened;
 use crate::model::Usage;
@@ -131,6 +132,15 @@ pub trait RunRecords: Send + Sync {
 
     /// In order, without the first `skip`.
     async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError>;
+
+    /// What was told of one call, in order.
+    async fn of_call(&self, id: &RunId, call: &str) -> Result<Vec<Entry>, RunRecordsError>;
+
+    /// Keeps the answer to the question about a call. False when there is one already: the first counts.
+    async fn answer(&self, id: &RunId, call: &str, answer: &Answer) -> Result<bool, RunRecordsError>;
+
+    /// The answer to the question about a call.
+    async fn answered(&self, id: &RunId, call: &str) -> Result<Option<Answer>, RunRecordsError>;
 
     /// Replaces the limits of a run that is to go on.
     async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError>;

@@ -15,7 +15,7 @@ use super::stuck::Verdict;
 use super::{End, LAST_TURN, MOST_FORMAT_ERRORS, Next, Run, RunError};
 use crate::approval::{Answer, Decision, Question};
 use crate::change::{Change, Ended, Fact};
-use crate::event::Event;
+use crate::event::{Event, Image};
 use crate::ledger::facts;
 use crate::message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
 use crate::model::Fault;
@@ -43,7 +43,7 @@ impl Run {
         self.recover().await;
         let calls = self.calls();
         let mut at = 0;
-        while at < calls.len() && !self.parts.cancel.is_cancelled() && self.time_is_up().is_none() {
+        while at < calls.len() && !self.is_over() {
             let end = match reads(&calls[at].name) {
                 true => at + calls[at..].iter().take_while(|call| reads(&call.name)).count(),
                 false => at + 1,
@@ -57,6 +57,10 @@ impl Run {
 
     fn calls(&self) -> Vec<ToolUse> {
         self.state.messages.last().map(|answer| answer.calls().cloned().collect()).unwrap_or_default()
+    }
+
+    fn is_over(&self) -> bool {
+        self.parts.cancel.is_cancelled() || self.time_is_up().is_some()
     }
 
     fn is_settled(&self, id: &str) -> bool {
@@ -74,8 +78,11 @@ impl Run {
             if self.allows(&call).await? {
                 allowed.push(call);
             }
+            if self.is_over() {
+                return Ok(());
+            }
         }
-        if allowed.is_empty() || self.parts.cancel.is_cancelled() {
+        if allowed.is_empty() {
             return Ok(());
         }
         for call in &allowed {
@@ -141,13 +148,17 @@ impl Run {
                 self.note(Event::ApprovalAsked { id: call.id.clone(), tool: call.name.clone(), args }, None);
                 self.flush().await?;
                 let question = Question {
-                    run: self.id.to_string(),
+                    run: self.id.clone(),
                     id: call.id.clone(),
                     tool: call.name.clone(),
                     input: call.input.clone(),
                 };
-                let asked = self.parts.cancel.run_until_cancelled(self.parts.approver.ask(question)).await;
-                let Some(answer) = asked else { return Ok(false) };
+                let answer = tokio::select! {
+                    biased;
+                    () = self.parts.cancel.cancelled() => return Ok(false),
+                    answer = self.parts.approver.ask(question) => answer,
+                    _ = self.out_of_time() => return Ok(false),
+                };
                 let (allowed, reason) = match answer {
                     Answer::Allow => (true, None),
                     Answer::Deny(reason) => (false, reason),
@@ -207,7 +218,8 @@ impl Run {
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         self.count(result.code);
         let ended = Ended { outcome, code, facts, notices };
-        self.note(finished(call, &ended, duration_ms, truncated), Some(Change::CallEnded { ended }));
+        let event = finished(call, &ended, duration_ms, truncated, images(result));
+        self.note(event, Some(Change::CallEnded { ended }));
     }
 
     fn mask_fact(&self, fact: &mut Fact) {
@@ -252,7 +264,7 @@ impl Run {
         let outcome =
             ToolOutcome { tool_use_id: call.id.clone(), content: vec![Part::Text(self.mask(text))], is_error: true };
         let ended = Ended { outcome, code: Some(code.to_owned()), facts: Vec::new(), notices: Vec::new() };
-        self.note(finished(call, &ended, 0, false), Some(Change::CallEnded { ended }));
+        self.note(finished(call, &ended, 0, false, Vec::new()), Some(Change::CallEnded { ended }));
     }
 
     /// Gives every call that has no result one.
@@ -369,7 +381,7 @@ fn missing(id: &str) -> Ended {
     Ended { outcome, code: Some(ErrorCode::Cancelled.as_str().into()), facts: Vec::new(), notices: Vec::new() }
 }
 
-fn finished(call: &ToolUse, ended: &Ended, duration_ms: u64, truncated: bool) -> Event {
+fn finished(call: &ToolUse, ended: &Ended, duration_ms: u64, truncated: bool, images: Vec<Image>) -> Event {
     Event::ToolCallFinished {
         id: call.id.clone(),
         tool: call.name.clone(),
@@ -378,7 +390,21 @@ fn finished(call: &ToolUse, ended: &Ended, duration_ms: u64, truncated: bool) ->
         duration_ms,
         truncated,
         summary: observe::summary(&ended.outcome),
+        output: observe::excerpt(&ended.outcome),
+        images,
     }
+}
+
+fn images(result: &ToolResult) -> Vec<Image> {
+    let pictures = result.content.iter().filter_map(|block| match block {
+        tools::Block::Image(image) => Some(image),
+        tools::Block::Text(_) => None,
+    });
+    let image = |picture: &tools::Image| {
+        let (width, height) = picture.size().unwrap_or_default();
+        Image { media_type: picture.media_type.to_owned(), width, height }
+    };
+    pictures.map(image).collect()
 }
 
 /// What a tool wants to be given.

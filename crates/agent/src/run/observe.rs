@@ -182,10 +182,35 @@ pub(super) fn summary(outcome: &ToolOutcome) -> String {
     line.chars().take(WIDTH).collect()
 }
 
+/// The text of a result for those who watch: whole, or its beginning and its end.
+pub(super) fn excerpt(outcome: &ToolOutcome) -> String {
+    const MOST: usize = 16 * 1024;
+    const SIDE: usize = MOST / 2 - 64;
+    let text = outcome.text();
+    if text.len() <= MOST {
+        return text;
+    }
+    let (head, tail) = (text.floor_char_boundary(SIDE), text.ceil_char_boundary(text.len() - SIDE));
+    format!("{}\n[… {} bytes left out …]\n{}", &text[..head], tail - head, &text[tail..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::{Map, json};
+
+    #[test]
+    fn an_excerpt_keeps_both_ends_and_its_limit() {
+        let of = |text: &str| {
+            excerpt(&ToolOutcome { tool_use_id: "a".into(), content: vec![Part::Text(text.into())], is_error: false })
+        };
+        assert_eq!(of("short"), "short");
+        for letter in ["x", "é", "→", "😀"] {
+            let whole = format!("begin{}end", letter.repeat(20_000));
+            let shown = of(&whole);
+            assert!(shown.len() <= 16 * 1024 && shown.starts_with("begin") && shown.ends_with("end"), "{letter}");
+        }
+    }
 
     fn call(name: &str) -> ToolUse {
         ToolUse { id: "a".into(), name: name.into(), input: json!({}), extra: Map::new() }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use sandbar_agent::approval::Answer;
 use sandbar_agent::records::{AppendError, Entry, Head, MemoryRunRecords, RunRecord, RunRecordsError};
 use sandbar_agent::{Message, Model, Plan, Run, RunId, RunRecords, StopReason};
 use serde_json::json;
@@ -63,6 +64,18 @@ impl RunRecords for Deadly {
 
     async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError> {
         self.inner.entries(id, skip).await
+    }
+
+    async fn of_call(&self, id: &RunId, call: &str) -> Result<Vec<Entry>, RunRecordsError> {
+        self.inner.of_call(id, call).await
+    }
+
+    async fn answer(&self, id: &RunId, call: &str, answer: &Answer) -> Result<bool, RunRecordsError> {
+        self.inner.answer(id, call, answer).await
+    }
+
+    async fn answered(&self, id: &RunId, call: &str) -> Result<Option<Answer>, RunRecordsError> {
+        self.inner.answered(id, call).await
     }
 
     async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {

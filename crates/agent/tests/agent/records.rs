@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use sandbar_agent::approval::Answer;
 use sandbar_agent::model::Usage;
 use sandbar_agent::records::{AppendError, DatabaseRunRecords, Entry, Head, MemoryRunRecords, RunRecord, RunState};
 use sandbar_agent::{Change, Event, Happened, Message, RunId, RunRecords, StopReason};
@@ -76,7 +77,22 @@ async fn contract((one, two): Pair) {
     let end = Head { state: RunState::Finished, stop_reason: Some(StopReason::MaxCost), ..head(3) };
     one.append(&old.id, 3, &[entry(9, "d")], &end).await.expect("written");
     let read = two.run(&old.id).await.expect("read").expect("a run");
-    assert_eq!((read.head, read.plan.settings.max_turns), (end, 7));
+    assert_eq!((read.head, read.plan.settings.max_turns), (end.clone(), 7));
+
+    let told = |seq, event| {
+        let happened = Happened { seq, ts: at(9), turn: 1, dropped: 0, event };
+        Entry { happened, change: None }
+    };
+    let asked = told(10, Event::ApprovalAsked { id: "call_1".into(), tool: "bash".into(), args: "x".into() });
+    let other = told(11, Event::ApprovalAsked { id: "callX1".into(), tool: "bash".into(), args: "call_1".into() });
+    one.append(&old.id, 4, &[asked.clone(), other], &end).await.expect("written");
+    assert_eq!(two.of_call(&old.id, "call_1").await.expect("entries"), [asked]);
+    assert_eq!(two.answered(&old.id, "call_1").await.expect("read"), None);
+    let no = Answer::Deny(Some("ä".into()));
+    assert!(one.answer(&old.id, "call_1", &no).await.expect("answered"));
+    assert!(!two.answer(&old.id, "call_1", &Answer::Allow).await.expect("an answer"), "the first answer counts");
+    assert_eq!(two.answered(&old.id, "call_1").await.expect("read"), Some(no));
+    assert_eq!(two.answered(&new.id, "call_1").await.expect("read"), None);
 
     // Of many who go on from the same place, one does.
     let tries = (0..8).map(|number| {

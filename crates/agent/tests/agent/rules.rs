@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use sandbar_agent::approval::{Answer, Decision, Desk, Policy, Rule};
+use sandbar_agent::approval::{Answer, Decision, Desk, Policy, Reply, Rule};
 use sandbar_agent::{
-    Block, Committed, Event, Happened, Message, Phase, Plan, Run, RunError, RunId, Settings, StopReason, Workplace,
-    WorkplaceError,
+    Block, Committed, Event, Happened, Image, Message, Phase, Plan, Run, RunError, RunId, Settings, StopReason,
+    Workplace, WorkplaceError,
 };
 use serde_json::{Value, json};
 use tools::{ErrorCode, Step, ToolDispatcher, ToolResult, Watch};
@@ -421,8 +421,9 @@ async fn what_is_not_allowed_is_a_result() {
         rules: vec![rule("bash", "rm ", Decision::Deny), rule("bash", "push", Decision::Ask)],
         otherwise: Decision::Allow,
     };
-    let desk = Arc::new(Desk::default());
-    let rig = Rig { approver: Arc::clone(&desk) as Arc<_>, ..Rig::new() };
+    let rig = Rig::new();
+    let desk = Desk::new(Arc::clone(&rig.records));
+    let rig = Rig { approver: Arc::new(desk.clone()), ..rig };
     let model = Puppet::new(|turn, _| match turn {
         0 => says(vec![bash("a", "rm x"), bash("b", "echo push"), bash("c", "echo push it"), bash("d", "echo ok")]),
         _ => done(),
@@ -430,16 +431,15 @@ async fn what_is_not_allowed_is_a_result() {
     let mut watcher = rig.feed.watch();
     let run =
         Run::begin(rig.parts(Arc::new(model)), RunId::new(), Plan { policy, ..plan(quick()) }).await.expect("begun");
-    let name = run.id().to_string();
+    let name = run.id().clone();
     let answering = async {
         let mut events = Vec::new();
         while let Some(next) = watcher.next().await {
             if let Event::ApprovalAsked { id, .. } = &next.event {
                 let answer = if id == "b" { Answer::Allow } else { Answer::Deny(Some("not now".into())) };
-                // The question is told just before it lies on the desk.
-                while !desk.reply(&name, id, answer.clone()) {
-                    tokio::task::yield_now().await;
-                }
+                let reply = async |answer| desk.reply(&name, id, answer).await.expect("the records work");
+                assert_eq!(reply(&answer).await, Reply::Taken);
+                assert_eq!(reply(&Answer::Allow).await, Reply::TooLate);
             }
             let last = matches!(next.event, Event::RunFinished { .. });
             events.push(next);
@@ -452,6 +452,9 @@ async fn what_is_not_allowed_is_a_result() {
     let (report, events) = tokio::join!(run.drive(), answering);
     let report = report.expect("an end");
     check_ended(&report, &events);
+    for (call, expected) in [("a", Reply::NoQuestion), ("d", Reply::NoQuestion), ("b", Reply::TooLate)] {
+        assert_eq!(desk.reply(&report.run, call, &Answer::Allow).await.expect("the records work"), expected, "{call}");
+    }
     let all = results(&report.conversation);
     assert!(all[0].starts_with("Denied: the policy"), "{all:?}");
     assert_eq!(all[1..], ["push\n[exit 0]", "Denied by the user: not now", "ok\n[exit 0]"]);
@@ -479,4 +482,25 @@ async fn long_output_is_cut_to_the_loops_own_budget() {
     let path = all[0].split("Full output: ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a path");
     let kept = String::from_utf8(rig.memory.get(path).expect("it is kept").to_vec()).expect("text");
     assert!(kept.starts_with("1\n2\n") && kept.contains("\n7000\n"));
+}
+
+#[tokio::test]
+async fn those_who_watch_see_what_the_model_saw() {
+    let rig = Rig::new();
+    let picture = b"GIF89a\x05\0\x06\0\0\0\0;";
+    rig.memory.put("/home/user/p.gif", picture.to_vec());
+    let model = Puppet::new(|turn, _| match turn {
+        0 => says(vec![bash("a", "echo hello"), call("b", "read_file", json!({ "path": "p.gif" }))]),
+        _ => done(),
+    });
+    let (report, events) = rig.run(Arc::new(model), plan(quick())).await;
+    assert!(matches!(finished(&events, "a"), Event::ToolCallFinished { output, .. } if output == "hello\n[exit 0]"));
+    let Event::ToolCallFinished { images, .. } = finished(&events, "b") else { panic!("it is finished") };
+    assert_eq!(*images, [Image { media_type: "image/gif".into(), width: 5, height: 6 }]);
+    let of = async |call: &str, index| {
+        let found = sandbar_agent::records::picture(&*rig.records, &report.run, call, index).await;
+        found.expect("the records work").map(|picture| picture.bytes)
+    };
+    assert_eq!(of("b", 0).await.as_deref(), Some(&picture[..]));
+    assert_eq!((of("b", 1).await, of("a", 0).await, of("z", 0).await), (None, None, None));
 }

@@ -1,13 +1,15 @@
 //! Which calls may be made: a policy by tool and pattern, and somebody to ask.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+mod desk;
 
 use async_trait::async_trait;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::oneshot;
+
+pub use desk::{Desk, Reply};
+
+use crate::records::RunId;
 
 /// What to do about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -78,7 +80,7 @@ impl Judge {
 /// A call that waits for somebody's word.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
-    pub run: String,
+    pub run: RunId,
     /// The call's.
     pub id: String,
     pub tool: String,
@@ -107,30 +109,6 @@ pub struct Nobody;
 impl Approver for Nobody {
     async fn ask(&self, _question: Question) -> Answer {
         Answer::Deny(Some("Nobody is there to approve it.".into()))
-    }
-}
-
-/// Questions that wait on a desk until somebody replies, by the id of the call: for timelines and APIs, which hear of the
-/// question by its event.
-#[derive(Debug, Default)]
-pub struct Desk {
-    open: Mutex<HashMap<(String, String), oneshot::Sender<Answer>>>,
-}
-
-impl Desk {
-    /// False when there is no such question.
-    pub fn reply(&self, run: &str, id: &str, answer: Answer) -> bool {
-        let waiting = self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&(run.to_owned(), id.to_owned()));
-        waiting.is_some_and(|waiting| waiting.send(answer).is_ok())
-    }
-}
-
-#[async_trait]
-impl Approver for Desk {
-    async fn ask(&self, question: Question) -> Answer {
-        let (sender, answer) = oneshot::channel();
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert((question.run, question.id), sender);
-        answer.await.unwrap_or(Answer::Deny(None))
     }
 }
 
