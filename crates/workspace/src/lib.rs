@@ -29,6 +29,6 @@ pub use house::Parts;
 pub use name::{InvalidName, ProviderName, WorkspaceName};
 pub use settings::Settings;
 pub use workspace::{
-    HandedOver, OpenError, Pass, PhaseCommit, SetupError, Unavailable, Unsaved, Workspace, WorkspaceError,
+    HandedOver, METADATA, OpenError, Pass, PhaseCommit, SetupError, Unavailable, Unsaved, Workspace, WorkspaceError,
 };
 pub use workspaces::{Created, Orphan, WorkspaceView, Workspaces};

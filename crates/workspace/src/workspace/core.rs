@@ -36,7 +36,7 @@ const DEV_SERVER: &str = "dev_server";
 const NOTICES: usize = 20;
 
 /// The metadata by which a workspace's sandboxes are found.
-pub(crate) const METADATA: &str = "sandbar.workspace";
+pub const METADATA: &str = "sandbar.workspace";
 
 pub(crate) struct Core {
     pub(super) house: Arc<House>,

@@ -28,7 +28,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use self::commits::PhaseCommit;
-pub(crate) use self::core::{Core, METADATA, dev_server};
+pub use self::core::METADATA;
+pub(crate) use self::core::{Core, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
 pub(crate) use self::details::{Details, Place};
 pub use self::error::{OpenError, SetupError, Unavailable, WorkspaceError};
@@ -183,6 +184,15 @@ impl Workspace {
     /// When the provider cannot pause it. That no snapshot could be stored is told by an event.
     pub async fn pause(&self) -> Result<(), WorkspaceError> {
         self.held.core.pause().await
+    }
+
+    /// Sees to it that a snapshot has the files, for somebody who is about to end the sandbox behind the workspace's back,
+    /// its whole server for example. One that was saved when it was paused is not woken. None when there is nothing to save.
+    ///
+    /// # Errors
+    /// Nobody but the sandbox has the files then.
+    pub async fn keep_files(&self) -> Result<Option<Stamp>, WorkspaceError> {
+        self.held.core.keep_files().await
     }
 
     /// Wakes the sandbox and what is declared to run in it.

@@ -104,6 +104,22 @@ impl Core {
         Ok(())
     }
 
+    /// Sees to it that a snapshot has the files, for somebody who is about to end the sandbox.
+    pub(super) async fn keep_files(&self) -> Result<Option<Stamp>, WorkspaceError> {
+        let turn = self.turn().await;
+        self.check().await?;
+        let state = self.seat().record.state;
+        match state {
+            // What somebody asked for is not there yet, so that nothing of theirs can be lost.
+            WorkspaceState::SettingUp | WorkspaceState::Stopped => return Ok(None),
+            WorkspaceState::Moving => self.settle(&turn).await?,
+            WorkspaceState::Ready => {}
+        }
+        let closed = self.fence.close();
+        closed.emptied(self.settings().leave_wait).await;
+        self.save_last(&turn).await
+    }
+
     /// Saves the files before the sandbox goes, unless they are in a snapshot already. None when there are none.
     async fn save_last(&self, turn: &Turn<'_>) -> Result<Option<Stamp>, WorkspaceError> {
         let Some(place) = self.place() else { return Ok(None) };
