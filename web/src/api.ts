@@ -1,0 +1,150 @@
+// The calls of /api. A refusal becomes an `ApiError`; a server that cannot be reached becomes `Offline`.
+// The session is the http-only cookie; the header below is what a foreign page cannot send along with it.
+
+import type {
+  Dashboard, ErrorBody, FileList, FileText, Job, NewBuild, PreviewCheck, Screenshot, Snapshot, Started, UsageReport,
+} from "./wire";
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly body: ErrorBody,
+  ) {
+    super(body.message);
+  }
+
+  get errorType(): string | undefined {
+    return this.body.error_type;
+  }
+}
+
+/** Nobody answered: the server is restarting, or the network is gone. */
+export class Offline extends Error {
+  constructor() {
+    super("Sandbar can't be reached right now.");
+  }
+}
+
+/** What to tell a person about any failure of a call. */
+export function explain(error: unknown): string {
+  if (error instanceof ApiError && error.body.hint) return `${error.message} ${error.body.hint}`;
+  return error instanceof Error ? error.message : String(error);
+}
+
+type SignedOut = () => void;
+let signedOut: SignedOut = () => {};
+
+/** What happens when the session has ended. */
+export function onSignedOut(action: SignedOut): void {
+  signedOut = action;
+}
+
+/** A deadline for every call; the server ends a resume by 150 s at the latest, so only that one may take longer. */
+const DEADLINE_MS = 30_000;
+const RESUME_DEADLINE_MS = 170_000;
+
+export async function send(path: string, options: RequestInit & { deadline?: number } = {}): Promise<Response> {
+  const { deadline = DEADLINE_MS, headers, ...rest } = options;
+  let answer: Response;
+  try {
+    answer = await fetch(path, {
+      credentials: "same-origin",
+      headers: { accept: "application/json", "x-sandbar-csrf": "1", ...(headers as Record<string, string> | undefined) },
+      signal: AbortSignal.timeout(deadline),
+      ...rest,
+    });
+  } catch {
+    throw new Offline();
+  }
+  if (answer.ok) return answer;
+  if (answer.status === 401) signedOut();
+  throw new ApiError(answer.status, await refusal(answer));
+}
+
+async function refusal(answer: Response): Promise<ErrorBody> {
+  try {
+    const body = (await answer.json()) as Partial<ErrorBody>;
+    if (typeof body.message === "string") return { code: String(answer.status), ...body, message: body.message };
+  } catch {
+    // A proxy's page, or nothing at all: the status says what there is to say.
+  }
+  return { code: String(answer.status), message: `The server answered ${answer.status} ${answer.statusText}`.trim() + "." };
+}
+
+async function get<T>(path: string): Promise<T> {
+  return (await (await send(path)).json()) as T;
+}
+
+async function post<T>(path: string, body: unknown = {}, deadline = DEADLINE_MS): Promise<T> {
+  const answer = await send(path, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+    deadline,
+  });
+  return (await answer.json()) as T;
+}
+
+function query(values: Record<string, string | null | undefined>): string {
+  const set = Object.entries(values).filter((pair): pair is [string, string] => pair[1] != null && pair[1] !== "");
+  return set.length ? `?${new URLSearchParams(set)}` : "";
+}
+
+const job = (id: string) => `/api/jobs/${encodeURIComponent(id)}`;
+const generation = (id: string) => `/api/generation/${encodeURIComponent(id)}`;
+
+export const api = {
+  dashboard: () => get<Dashboard>("/api/dashboard"),
+  start: (build: NewBuild) => post<Started>("/api/generation", build),
+  job: (id: string) => get<Job>(job(id)),
+  preview: (id: string) => get<PreviewCheck>(`${job(id)}/preview`),
+  pause: (id: string) => post<{ job_id: string; paused: boolean }>(`${job(id)}/snapshot`, {}, RESUME_DEADLINE_MS),
+  resume: (id: string) =>
+    post<{ preview_url: string; sandbox_id: string }>(`${generation(id)}/resume`, {}, RESUME_DEADLINE_MS),
+  rebuild: (id: string) => post<Started>(`${generation(id)}/rebuild`, { confirm: true }),
+  cancel: (id: string) => post<Started>(`${job(id)}/cancel`),
+  remove: async (id: string) => void (await send(job(id), { method: "DELETE" })),
+  screenshots: async (id: string) => (await get<{ screenshots: Screenshot[] }>(`${job(id)}/screenshots`)).screenshots,
+  snapshots: async (id: string) => (await get<{ snapshots: Snapshot[] }>(`${job(id)}/snapshots`)).snapshots,
+  restore: (id: string, key: string) => post<Started>(`${job(id)}/restore`, { key }),
+  files: (id: string, path: string, snapshot: string | null) => get<FileList>(`${job(id)}/files${query({ path, snapshot })}`),
+  file: (id: string, path: string, snapshot: string | null) => get<FileText>(`${job(id)}/file${query({ path, snapshot })}`),
+  usage: (id: string) => get<UsageReport>(`${job(id)}/usage`),
+  answer: (id: string, question: string, allow: boolean, reason?: string) =>
+    post<{ id: string; allowed: boolean }>(`${job(id)}/approvals/${encodeURIComponent(question)}`, {
+      allow,
+      ...(reason ? { reason } : {}),
+    }),
+  eventsPath: (id: string) => `${job(id)}/events`,
+  terminalUrl: (id: string) => `${location.origin.replace(/^http/, "ws")}${job(id)}/terminal`,
+};
+
+/** Signs in with a token. The answer to a right one is a redirect, which is not followed here. */
+export async function signIn(token: string): Promise<"signed_in" | "refused"> {
+  let answer: Response;
+  try {
+    answer = await fetch("/login", {
+      method: "POST",
+      body: new URLSearchParams({ token }),
+      headers: { "x-sandbar-csrf": "1" },
+      redirect: "manual",
+      credentials: "same-origin",
+      signal: AbortSignal.timeout(DEADLINE_MS),
+    });
+  } catch {
+    throw new Offline();
+  }
+  if (answer.type === "opaqueredirect" || answer.ok) return "signed_in";
+  if (answer.status === 401 || answer.status === 403) return "refused";
+  throw new ApiError(answer.status, await refusal(answer));
+}
+
+export async function signOut(): Promise<void> {
+  await fetch("/logout", {
+    method: "POST",
+    headers: { "x-sandbar-csrf": "1" },
+    redirect: "manual",
+    credentials: "same-origin",
+    signal: AbortSignal.timeout(DEADLINE_MS),
+  });
+}

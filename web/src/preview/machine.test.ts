@@ -1,0 +1,155 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { FIRST, TEXT, next, type Happening, type Preview } from "./machine";
+import type { PreviewCheck, PreviewState, Status } from "../wire";
+
+const URL_A = "http://3000-a.localhost";
+const URL_B = "http://3000-b.localhost";
+
+function checked(state: PreviewState, url: string | null = null, status: Status = "ready"): Happening {
+  const check: PreviewCheck = { state, preview_url: url, reason: null };
+  return { type: "checked", check, status };
+}
+
+const run = (start: Preview, ...events: Happening[]) => events.reduce(next, start);
+const active = (): Preview => run(FIRST, checked("active", URL_A), { type: "frame_loaded", load: 1 });
+const resuming = (): Preview => run(FIRST, checked("paused"), { type: "resume" });
+
+test("a preview that runs is loaded, then active", () => {
+  const loading = next(FIRST, checked("active", URL_A));
+  assert.deepEqual(loading, { kind: "loading", url: URL_A, load: 1 });
+  assert.deepEqual(next(loading, { type: "frame_loaded", load: 1 }), { kind: "active", url: URL_A, load: 1, asleep: false });
+});
+
+test("a word about an earlier frame changes nothing", () => {
+  const second = run(active(), checked("active", URL_B));
+  assert.deepEqual(second, { kind: "loading", url: URL_B, load: 2 });
+  assert.equal(next(second, { type: "frame_loaded", load: 1 }), second);
+  assert.equal(next(second, { type: "frame_late", load: 1 }), second);
+});
+
+test("a loaded frame is not touched when its sandbox falls asleep", () => {
+  const asleep = next(active(), { type: "slept" });
+  assert.deepEqual(asleep, { kind: "active", url: URL_A, load: 1, asleep: true });
+  assert.deepEqual(next(asleep, checked("paused")), asleep);
+  assert.deepEqual(next(asleep, checked("active", URL_A)), active());
+});
+
+test("whoever comes to a sleeping preview finds it paused", () => {
+  assert.deepEqual(next(FIRST, checked("paused")), { kind: "paused" });
+  assert.deepEqual(next(FIRST, { type: "slept" }), { kind: "paused" });
+});
+
+test("resuming ends in a fresh frame", () => {
+  assert.deepEqual(resuming(), { kind: "resuming" });
+  assert.deepEqual(next(resuming(), { type: "resumed", url: URL_B }), { kind: "loading", url: URL_B, load: 1 });
+});
+
+test("a sleeping frame can be resumed, too", () => {
+  const state = run(active(), { type: "slept" }, { type: "resume" }, { type: "resumed", url: URL_A });
+  assert.equal(state.kind, "loading");
+});
+
+test("while it resumes, nothing but its own end moves the pane", () => {
+  const others: Happening[] = [
+    { type: "check" },
+    { type: "resume" },
+    { type: "slept" },
+    { type: "check_failed", message: "x" },
+    { type: "frame_loaded", load: 1 },
+    { type: "frame_late", load: 1 },
+    ...(["starting", "active", "blocked", "paused", "expired", "unreachable", "none"] as const).map((s) => checked(s, URL_A)),
+  ];
+  for (const event of others) assert.deepEqual(next(resuming(), event), { kind: "resuming" }, JSON.stringify(event));
+});
+
+test("each failure of a resume has its own words", () => {
+  for (const failure of ["sandbox_expired", "sandbox_unreachable"] as const) {
+    const failed = next(resuming(), { type: "resume_refused", failure });
+    assert.deepEqual(failed, { kind: "resume_failed", failure });
+    // What is known stays on the screen: a later look does not replace it by a card that says less.
+    for (const seen of ["paused", "expired", "unreachable", "none"] as const) {
+      assert.deepEqual(next(failed, checked(seen)), failed);
+    }
+  }
+  assert.equal(TEXT.resumeFailed, "Resume failed");
+  assert.equal(TEXT.sandbox_expired, "The sandbox has expired and can't be recovered.");
+  assert.equal(TEXT.sandbox_unreachable, "The sandbox couldn't be reached. It may be corrupted.");
+});
+
+test("a failed resume gives way to a preview that runs", () => {
+  const failed = next(resuming(), { type: "resume_refused", failure: "sandbox_unreachable" });
+  assert.equal(next(failed, checked("active", URL_B)).kind, "loading");
+});
+
+test("a lost connection during a resume can be tried again", () => {
+  const lost = next(resuming(), { type: "resume_lost", message: "gone" });
+  assert.deepEqual(lost, { kind: "error", message: "gone", next: "retry" });
+  assert.deepEqual(next(lost, { type: "check" }), { kind: "checking" });
+});
+
+test("an expired sandbox is said so, over a frame as well", () => {
+  assert.deepEqual(next(FIRST, checked("expired")), { kind: "expired" });
+  assert.deepEqual(next({ kind: "paused" }, checked("expired")), { kind: "expired" });
+  assert.deepEqual(next(active(), checked("expired")), { kind: "expired" });
+});
+
+test("an app that forbids frames is blocked, with its address", () => {
+  assert.deepEqual(next(FIRST, checked("blocked", URL_A)), { kind: "blocked", url: URL_A });
+  assert.deepEqual(next({ kind: "blocked", url: URL_A }, { type: "slept" }), { kind: "paused" });
+});
+
+test("before there is a preview the pane waits; after the build it says why there is none", () => {
+  for (const status of ["queued", "provisioning", "building"] as const) {
+    assert.deepEqual(next(FIRST, checked("none", null, status)), { kind: "checking" });
+  }
+  assert.deepEqual(next(FIRST, checked("none", null, "ready")), { kind: "error", message: TEXT.none, next: "nothing" });
+  assert.deepEqual(next(FIRST, checked("none", null, "failed")), { kind: "error", message: TEXT.failed, next: "rebuild" });
+  assert.deepEqual(next(FIRST, checked("none", null, "cancelled")), { kind: "error", message: TEXT.cancelled, next: "rebuild" });
+});
+
+test("a restart of the app does not take the frame away", () => {
+  assert.deepEqual(next(active(), checked("starting")), active());
+  assert.deepEqual(next(FIRST, checked("starting")), { kind: "checking" });
+});
+
+test("a check that fails is an error only where nothing else is known", () => {
+  assert.deepEqual(next(FIRST, { type: "check_failed", message: "m" }), { kind: "error", message: "m", next: "retry" });
+  assert.deepEqual(next(active(), { type: "check_failed", message: "m" }), active());
+  assert.deepEqual(next({ kind: "paused" }, { type: "check_failed", message: "m" }), { kind: "paused" });
+});
+
+test("a frame that never loads is an error", () => {
+  const late = run(FIRST, checked("active", URL_A), { type: "frame_late", load: 1 });
+  assert.deepEqual(late, { kind: "error", message: TEXT.late, next: "retry" });
+  assert.equal(next(active(), { type: "frame_late", load: 1 }).kind, "active");
+});
+
+test("somebody else's resume wakes this pane", () => {
+  assert.equal(next({ kind: "paused" }, { type: "resumed", url: URL_B }).kind, "loading");
+  assert.equal(next(active(), { type: "resumed", url: URL_A }).kind, "active");
+});
+
+test("every state is reached, and there are nine", () => {
+  const reached = new Set<string>();
+  const queue: Preview[] = [FIRST];
+  const events: Happening[] = [
+    { type: "check" }, { type: "resume" }, { type: "slept" }, { type: "resumed", url: URL_A },
+    { type: "frame_loaded", load: 1 }, { type: "frame_late", load: 1 },
+    { type: "resume_refused", failure: "sandbox_expired" }, { type: "resume_lost", message: "m" },
+    { type: "check_failed", message: "m" },
+    ...(["starting", "active", "blocked", "paused", "expired", "unreachable", "none"] as const).map((s) => checked(s, URL_A)),
+  ];
+  const seen = new Set<string>();
+  for (let state = queue.pop(); state; state = queue.pop()) {
+    const key = JSON.stringify(state, (name, value) => (name === "load" ? Math.min(value as number, 2) : value));
+    if (seen.has(key)) continue;
+    seen.add(key);
+    reached.add(state.kind);
+    for (const event of events) queue.push(next(state, event));
+  }
+  assert.deepEqual(
+    [...reached].sort(),
+    ["active", "blocked", "checking", "error", "expired", "loading", "paused", "resume_failed", "resuming"],
+  );
+});

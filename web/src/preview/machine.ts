@@ -1,0 +1,145 @@
+// The preview pane's life: nine states, and one pure function from state and event to the next state.
+//
+//   checking ─┬─▶ loading ──▶ active          (the frame is shown from `loading` on)
+//             ├─▶ blocked                     (the app forbids frames: offer a tab of its own)
+//             ├─▶ paused ──▶ resuming ─┬─▶ loading
+//             ├─▶ expired              └─▶ resume_failed
+//             └─▶ error
+//
+// Invariants: a frame that is loaded is not touched because its sandbox falls asleep; while a resume is under way nothing but
+// its own end moves the pane; every state but `checking` and `resuming` names what a person can do next.
+
+import type { PreviewCheck, Status } from "../wire";
+
+export type Failure = "sandbox_expired" | "sandbox_unreachable";
+
+export type Preview =
+  | { kind: "checking" }
+  | { kind: "loading"; url: string; load: number }
+  | { kind: "active"; url: string; load: number; asleep: boolean }
+  | { kind: "blocked"; url: string }
+  | { kind: "expired" }
+  | { kind: "paused" }
+  | { kind: "resuming" }
+  | { kind: "resume_failed"; failure: Failure }
+  | { kind: "error"; message: string; next: "retry" | "rebuild" | "nothing" };
+
+export type Kind = Preview["kind"];
+
+export type Happening =
+  /** The page wants to know anew: the person reloads, or the server came back. */
+  | { type: "check" }
+  | { type: "checked"; check: PreviewCheck; status: Status }
+  | { type: "check_failed"; message: string }
+  | { type: "frame_loaded"; load: number }
+  | { type: "frame_late"; load: number }
+  | { type: "resume" }
+  | { type: "resumed"; url: string }
+  | { type: "resume_refused"; failure: Failure }
+  | { type: "resume_lost"; message: string }
+  /** The timeline says that the sandbox fell asleep. */
+  | { type: "slept" };
+
+export const FIRST: Preview = { kind: "checking" };
+
+export const TEXT = {
+  paused: "Your preview is sleeping.",
+  resuming: "Resuming preview...",
+  resumeFailed: "Resume failed",
+  sandbox_expired: "The sandbox has expired and can't be recovered.",
+  sandbox_unreachable: "The sandbox couldn't be reached. It may be corrupted.",
+  question: "This will use 1 build credit. Continue?",
+  expired: "Your preview has expired.",
+  blocked: "This app doesn't let other pages show it.",
+  unreachable: "The preview doesn't answer right now.",
+  late: "The preview is taking too long to load.",
+  none: "This build has no preview.",
+  failed: "This build ended before there was a preview.",
+  cancelled: "This build was cancelled before there was a preview.",
+} as const;
+
+/** Numbers the loads, so that a late word about an earlier frame is not taken for the newest. */
+function load(state: Preview, url: string): Preview {
+  const before = state.kind === "loading" || state.kind === "active" ? state.load : 0;
+  return { kind: "loading", url, load: before + 1 };
+}
+
+export function next(state: Preview, event: Happening): Preview {
+  switch (event.type) {
+    case "check":
+      return state.kind === "resuming" ? state : { kind: "checking" };
+    case "checked":
+      return checked(state, event.check, event.status);
+    case "check_failed":
+      // A frame or card that is there stays: not being able to ask says nothing about the preview.
+      return state.kind === "checking" ? { kind: "error", message: event.message, next: "retry" } : state;
+    case "frame_loaded":
+      return state.kind === "loading" && state.load === event.load
+        ? { kind: "active", url: state.url, load: state.load, asleep: false }
+        : state;
+    case "frame_late":
+      return state.kind === "loading" && state.load === event.load
+        ? { kind: "error", message: TEXT.late, next: "retry" }
+        : state;
+    case "resume":
+      return state.kind === "paused" || state.kind === "active" ? { kind: "resuming" } : state;
+    case "resumed":
+      return state.kind === "resuming" || state.kind === "paused" ? load(state, event.url) : state;
+    case "resume_refused":
+      return state.kind === "resuming" ? { kind: "resume_failed", failure: event.failure } : state;
+    case "resume_lost":
+      return state.kind === "resuming" ? { kind: "error", message: event.message, next: "retry" } : state;
+    case "slept":
+      if (state.kind === "active") return { ...state, asleep: true };
+      return state.kind === "checking" || state.kind === "blocked" ? { kind: "paused" } : state;
+  }
+}
+
+function checked(state: Preview, check: PreviewCheck, status: Status): Preview {
+  if (state.kind === "resuming") return state;
+  switch (check.state) {
+    case "starting":
+      return showsFrame(state) ? state : { kind: "checking" };
+    case "active":
+      if (!check.preview_url) return { kind: "error", message: TEXT.unreachable, next: "retry" };
+      if (showsFrame(state) && state.url === check.preview_url) {
+        return state.kind === "active" && state.asleep ? { ...state, asleep: false } : state;
+      }
+      return load(state, check.preview_url);
+    case "blocked":
+      return check.preview_url
+        ? { kind: "blocked", url: check.preview_url }
+        : { kind: "error", message: TEXT.blocked, next: "nothing" };
+    case "paused":
+      if (state.kind === "active") return { ...state, asleep: true };
+      return state.kind === "resume_failed" ? state : { kind: "paused" };
+    case "expired":
+      return state.kind === "resume_failed" ? state : { kind: "expired" };
+    case "unreachable":
+      if (state.kind === "resume_failed") return state;
+      return { kind: "error", message: TEXT.unreachable, next: "retry" };
+    case "none":
+      return nothing(state, status);
+  }
+}
+
+/** No preview: it may still come, or the build is over. */
+function nothing(state: Preview, status: Status): Preview {
+  if (state.kind === "resume_failed") return state;
+  switch (status) {
+    case "queued":
+    case "provisioning":
+    case "building":
+      return { kind: "checking" };
+    case "ready":
+      return { kind: "error", message: TEXT.none, next: "nothing" };
+    case "failed":
+      return { kind: "error", message: TEXT.failed, next: "rebuild" };
+    case "cancelled":
+      return { kind: "error", message: TEXT.cancelled, next: "rebuild" };
+  }
+}
+
+function showsFrame(state: Preview): state is Extract<Preview, { kind: "loading" | "active" }> {
+  return state.kind === "loading" || state.kind === "active";
+}

@@ -1,0 +1,118 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { EMPTY, fold, type Row, type Timeline } from "./fold";
+import type { TimelineEvent } from "../wire";
+
+const TS = "2026-01-01T10:00:00Z";
+
+/** Numbers the recorded ones and leaves deltas without. */
+function play(...events: Record<string, unknown>[]): Timeline {
+  let seq = 0;
+  return events
+    .map((event) => {
+      const delta = String(event["type"]).endsWith("_delta");
+      return { ts: TS, turn: 1, ...(delta ? {} : { seq: ++seq }), ...event } as unknown as TimelineEvent;
+    })
+    .reduce(fold, EMPTY);
+}
+
+const kinds = (timeline: Timeline) => timeline.rows.map((row) => row.kind);
+const started = { type: "tool_call_started", id: "c1", tool: "bash", args: { command: "ls" } };
+const finished = {
+  type: "tool_call_finished", id: "c1", tool: "bash", is_error: false, code: null, duration_ms: 20, truncated: false,
+  summary: "2 lines", output: "a\nb", images: ["/api/p.webp"],
+};
+
+function tool(timeline: Timeline): Extract<Row, { kind: "tool" }> {
+  const row = timeline.rows.find((each) => each.kind === "tool");
+  assert.ok(row);
+  return row;
+}
+
+test("text grows while it is written and is replaced by what was recorded", () => {
+  const live = play({ type: "text_delta", text: "Hel" }, { type: "text_delta", text: "lo" });
+  assert.deepEqual(live.rows.map((row) => row.kind === "text" && [row.text, row.live]), [["Hello", true]]);
+  const done = play({ type: "text_delta", text: "Hel" }, { type: "message", text: "Hello." });
+  assert.deepEqual(done.rows.map((row) => row.kind === "text" && [row.text, row.live]), [["Hello.", false]]);
+});
+
+test("a replay gives the rows that were watched", () => {
+  const strip = (timeline: Timeline) => timeline.rows.map(({ key: _, ...row }) => row);
+  const watched = play(
+    { type: "text_delta", text: "I " }, { type: "message", text: "I look." }, started,
+    { type: "tool_output_delta", id: "c1", stream: "stdout", chunk: "a" }, finished,
+  );
+  assert.deepEqual(strip(watched), strip(play({ type: "message", text: "I look." }, started, finished)));
+});
+
+test("a tool call is one row from start to end", () => {
+  assert.equal(tool(play(started)).state, "running");
+  const row = tool(play(started, { type: "tool_output_delta", id: "c1", stream: "stdout", chunk: "a" }, finished));
+  assert.deepEqual([row.state, row.output, row.duration, row.pictures.length], ["done", "a\nb", 20, 1]);
+  assert.equal(tool(play(started, { ...finished, is_error: true })).state, "failed");
+});
+
+test("a call that goes on after a restart is found by its id", () => {
+  const timeline = play(started, { type: "run_started", run_id: "r", goal: "g", model: "m", resumed: true }, finished);
+  assert.deepEqual(kinds(timeline), ["tool", "note"]);
+  assert.equal(tool(timeline).state, "done");
+});
+
+test("a question is open until it is answered, by whomever", () => {
+  const asked = { type: "approval_asked", id: "q", tool: "bash", args: {} };
+  const open = play(asked).rows[0]!;
+  assert.ok(open.kind === "approval" && open.answer === "open");
+  const denied = play(asked, { type: "approval_answered", id: "q", allowed: false, reason: "no" }).rows[0]!;
+  assert.ok(denied.kind === "approval" && denied.answer === "denied" && denied.reason === "no");
+});
+
+test("money: each turn on its first row, the sum for the head", () => {
+  const usage = {
+    type: "usage", input_tokens: 1, output_tokens: 1, cache_read_tokens: 0, cache_write_tokens: 0, cost_usd: 0.5,
+    total_cost_usd: 2, context_tokens: 10, context_window: 100,
+  };
+  const timeline = play({ type: "message", text: "x" }, started, usage);
+  assert.deepEqual(timeline.rows.map((row) => row.cost), [0.5, null]);
+  assert.equal(timeline.totalCost, 2);
+  assert.deepEqual(timeline.context, { used: 10, window: 100 });
+  assert.equal(play({ type: "cost", total_usd: 3 }).totalCost, 3);
+});
+
+test("phases end where they began", () => {
+  const phase = play({ type: "phase_started", phase: 1, of: 2, goal: "g" }, { type: "phase_finished", phase: 1, commit: "abc", snapshot: null })
+    .rows[0]!;
+  assert.ok(phase.kind === "phase" && phase.state === "done" && phase.commit === "abc");
+});
+
+test("a status is noted once, and the newest is known", () => {
+  const building = { type: "job_status", status: "building", stage_label: "Writing", sandbox_paused: false, preview_url: null };
+  const timeline = play(building, building, { ...building, status: "ready", stage_label: "Ready", sandbox_paused: true });
+  assert.deepEqual(kinds(timeline), ["note", "note"]);
+  assert.deepEqual([timeline.status?.status, timeline.status?.paused], ["ready", true]);
+});
+
+test("what the studio adds has a row each", () => {
+  const timeline = play(
+    { type: "snapshot_saved", key: "k", files: 3, bytes: 2048 }, { type: "rotated", from: "a", to: "b", reason: "r" },
+    { type: "moved", from_provider: "local", to_provider: "e2b", reason: "r" }, { type: "paused" }, { type: "resumed", preview_url: null },
+    { type: "limit_warning", what: "budget", percent: 80 }, { type: "credit", change: -1, balance: 9, reason: "" },
+    { type: "screenshots", images: [{ url: "/x", device: "mobile", width: 1, height: 2 }], reason: "ready" },
+  );
+  assert.deepEqual(kinds(timeline), ["note", "note", "note", "note", "note", "note", "note", "pictures"]);
+  assert.deepEqual(
+    timeline.rows.flatMap((row) => (row.kind === "note" ? [row.mark] : [])),
+    ["snapshot", "rotation", "move", "sleep", "wake", "limit", "credit"],
+  );
+});
+
+test("an event of a newer server is left out", () => {
+  assert.deepEqual(play({ type: "something_new" }).rows, []);
+});
+
+test("keys are unique", () => {
+  const timeline = play(
+    { type: "text_delta", text: "a" }, { type: "message", text: "a" }, started, finished,
+    { type: "text_delta", text: "b" }, { type: "message", text: "b" }, { type: "thinking_delta", text: "c" }, { type: "text_delta", text: "d" },
+  );
+  assert.equal(new Set(timeline.rows.map((row) => row.key)).size, timeline.rows.length);
+});

@@ -1,0 +1,273 @@
+// The timeline: what happened, as the rows a person reads. One pure function from rows and event to rows.
+//
+// Invariants: replaying the recorded events gives the same rows as having watched them live (deltas only fill a row that its
+// recorded event then replaces); a tool call is one row from its start to its end; an event this page does not know is left out.
+
+import { bytes as size, thousands } from "../format";
+import type { PictureRef, Status, TimelineEvent } from "../wire";
+
+export interface Picture {
+  url: string;
+  device: string | null;
+  width: number | null;
+  height: number | null;
+}
+
+interface Common {
+  /** Stable for the life of the row. */
+  key: string;
+  ts: string;
+  turn: number | null;
+  /** What the model's turn cost; stands on the first row of the turn. */
+  cost: number | null;
+}
+
+export type Row = Common &
+  (
+    | { kind: "text"; text: string; live: boolean }
+    | { kind: "thinking"; text: string; live: boolean }
+    | {
+        kind: "tool";
+        id: string;
+        tool: string;
+        args: unknown;
+        state: "running" | "done" | "failed";
+        output: string;
+        summary: string;
+        pictures: Picture[];
+        duration: number | null;
+        truncated: boolean;
+      }
+    | { kind: "approval"; id: string; tool: string; args: unknown; answer: "open" | "allowed" | "denied"; reason: string | null }
+    | { kind: "phase"; phase: number; of: number; goal: string; state: "running" | "done"; commit: string | null }
+    | { kind: "pictures"; pictures: Picture[]; reason: string | null }
+    | { kind: "note"; mark: Mark; text: string; detail: string | null }
+    | { kind: "end"; outcome: "completed" | "stopped"; text: string; detail: string; files: string[] }
+  );
+
+/** What sort of note it is; the page has a sign for each. */
+export type Mark =
+  | "status" | "snapshot" | "rotation" | "move" | "sleep" | "wake" | "extend" | "commit" | "limit" | "credit" | "notice"
+  | "retry" | "context" | "problem";
+
+export interface Timeline {
+  rows: Row[];
+  turn: number | null;
+  totalCost: number | null;
+  context: { used: number; window: number } | null;
+  /** The newest word about the job, if any. */
+  status: { status: Status; stage: string | null; paused: boolean; url: string | null; message: string | null } | null;
+  seq: number;
+}
+
+export const EMPTY: Timeline = { rows: [], turn: null, totalCost: null, context: null, status: null, seq: 0 };
+
+/** Beyond this the beginning of a running command's output is dropped; the whole of it is in the recorded result. */
+const LIVE_OUTPUT = 32_000;
+
+export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
+  const turn = event.turn ?? timeline.turn;
+  const base: Timeline = event.seq === undefined ? timeline : { ...timeline, turn, seq: event.seq };
+  const common: Common = {
+    key: event.seq === undefined ? `live-${turn ?? 0}-${event.type}` : String(event.seq),
+    ts: event.ts,
+    turn: turn ?? null,
+    cost: null,
+  };
+  const note = (mark: Mark, text: string, detail: string | null = null) => add(base, { ...common, kind: "note", mark, text, detail });
+
+  switch (event.type) {
+    case "run_started":
+      return note("status", event.resumed ? "The run goes on where it was" : "The run has started", event.model);
+    case "text_delta":
+      return stream(base, common, "text", event.text);
+    case "thinking_delta":
+      return stream(base, common, "thinking", event.text);
+    case "message": {
+      const rows = settle(base.rows);
+      const last = rows.at(-1);
+      const row: Row = { ...common, kind: "text", text: event.text, live: false };
+      // The live row becomes the recorded one and keeps its key, so that nothing on the page jumps.
+      if (last?.kind === "text" && last.key.startsWith("live-")) {
+        return { ...base, rows: [...rows.slice(0, -1), { ...row, key: last.key + "-" + common.key, cost: last.cost }] };
+      }
+      return { ...base, rows: event.text.trim() ? [...rows, row] : rows };
+    }
+    case "tool_call_started":
+      return add(base, {
+        ...common, kind: "tool", id: event.id, tool: event.tool, args: event.args, state: "running", output: "", summary: "",
+        pictures: [], duration: null, truncated: false,
+      });
+    case "tool_output_delta":
+      return change(base, "tool", event.id, (row) => ({ ...row, output: (row.output + event.chunk).slice(-LIVE_OUTPUT) }));
+    case "tool_call_finished":
+      return change(base, "tool", event.id, (row) => ({
+        ...row,
+        state: event.is_error ? "failed" : "done",
+        output: event.output ?? row.output,
+        summary: event.summary,
+        pictures: (event.images ?? []).map(picture),
+        duration: event.duration_ms,
+        truncated: event.truncated,
+      }));
+    case "approval_asked":
+      return add(base, {
+        ...common, kind: "approval", id: event.id, tool: event.tool, args: event.args, answer: "open", reason: null,
+      });
+    case "approval_answered":
+      return change(base, "approval", event.id, (row) => ({
+        ...row, answer: event.allowed ? "allowed" : "denied", reason: event.reason ?? null,
+      }));
+    case "phase_started":
+      return add(base, {
+        ...common, kind: "phase", phase: event.phase, of: event.of, goal: event.goal, state: "running", commit: null,
+      });
+    case "phase_finished":
+      return {
+        ...base,
+        rows: base.rows.map((row) =>
+          row.kind === "phase" && row.phase === event.phase && row.state === "running"
+            ? { ...row, state: "done" as const, commit: event.commit }
+            : row,
+        ),
+      };
+    case "phase_committed":
+      return note("commit", event.message, short(event.commit));
+    case "screenshots":
+      return add(base, { ...common, kind: "pictures", pictures: event.images.map(picture), reason: event.reason });
+    case "snapshot_saved":
+      return note("snapshot", "Files saved", `${event.files} ${event.files === 1 ? "file" : "files"}, ${size(event.bytes)}`);
+    case "saved":
+      return event.problem ? note("problem", "Files could not be saved", event.problem) : base;
+    case "rotated":
+      return note("rotation", "Moved to a fresh sandbox", event.reason);
+    case "moved":
+      return note("move", `Moved from ${event.from_provider} to ${event.to_provider}`, event.reason);
+    case "paused":
+      return event.problem ? note("problem", "The preview could not be put to sleep", event.problem) : note("sleep", "Preview asleep");
+    case "resumed":
+      return note("wake", "Preview awake again");
+    case "extended":
+      return note("extend", "Time extended");
+    case "limit_warning":
+      return note("limit", `${Math.round(event.percent)} % of ${event.what} used`);
+    case "credit":
+      return note("credit", credit(event.change), `${event.reason ? event.reason + " · " : ""}${event.balance} left`);
+    case "notice":
+      return note("notice", event.text);
+    case "nudge":
+      return note("notice", "Reminder to the model", event.text);
+    case "retry":
+      return note("retry", `The model did not answer, trying again (${event.attempt})`, event.reason);
+    case "pruned":
+      return note("context", "Old results removed to make room", `${event.results} results`);
+    case "compacted":
+      return note("context", "Conversation condensed", `${thousands(event.before)} to ${thousands(event.after)} tokens`);
+    case "background_exited":
+      return note("status", `Background task ended with code ${event.exit_code}`, event.task_id);
+    case "cost":
+      return { ...base, totalCost: event.total_usd };
+    case "usage":
+      return usage(base, event);
+    case "job_status":
+      return status(base, common, event);
+    case "run_finished":
+      return add(
+        { ...base, totalCost: event.cost_usd ?? base.totalCost },
+        {
+          ...common,
+          kind: "end",
+          outcome: event.stop_reason === "completed" ? "completed" : "stopped",
+          text: event.stop_reason === "completed" ? "The model has finished" : "The run has stopped",
+          detail: event.message,
+          files: event.files_changed ?? [],
+        },
+      );
+    case "turn_started":
+    case "observed":
+      return base;
+    default:
+      return base;
+  }
+}
+
+function add(timeline: Timeline, row: Row): Timeline {
+  return { ...timeline, rows: [...settle(timeline.rows), row] };
+}
+
+/** Whatever comes next, the text before it is no longer being written. */
+function settle(rows: Row[]): Row[] {
+  const last = rows.at(-1);
+  if (last && (last.kind === "text" || last.kind === "thinking") && last.live) return [...rows.slice(0, -1), { ...last, live: false }];
+  return rows;
+}
+
+function stream(timeline: Timeline, common: Common, kind: "text" | "thinking", text: string): Timeline {
+  const rows = timeline.rows;
+  const last = rows.at(-1);
+  if (last?.kind === kind && last.live) {
+    return { ...timeline, rows: [...rows.slice(0, -1), { ...last, text: last.text + text }] };
+  }
+  return { ...timeline, rows: [...settle(rows), { ...common, key: `${common.key}-${rows.length}`, kind, text, live: true }] };
+}
+
+function change<Kind extends "tool" | "approval">(
+  timeline: Timeline,
+  kind: Kind,
+  id: string,
+  update: (row: Extract<Row, { kind: Kind }>) => Row,
+): Timeline {
+  const index = timeline.rows.findLastIndex((row) => row.kind === kind && "id" in row && row.id === id);
+  if (index < 0) return timeline;
+  const rows = timeline.rows.slice();
+  rows[index] = update(rows[index] as Extract<Row, { kind: Kind }>);
+  return { ...timeline, rows };
+}
+
+function usage(timeline: Timeline, event: Extract<TimelineEvent, { type: "usage" }>): Timeline {
+  const turn = event.turn ?? timeline.turn;
+  const first = timeline.rows.findIndex((row) => row.turn === turn && (row.kind === "text" || row.kind === "tool" || row.kind === "thinking"));
+  const rows = timeline.rows.slice();
+  const row = rows[first];
+  if (row && event.cost_usd != null) rows[first] = { ...row, cost: event.cost_usd };
+  return {
+    ...timeline,
+    rows,
+    totalCost: event.total_cost_usd ?? timeline.totalCost,
+    context: event.context_window > 0 ? { used: event.context_tokens, window: event.context_window } : timeline.context,
+  };
+}
+
+const STATUS_TEXT: Record<Status, string> = {
+  queued: "Waiting for its turn",
+  provisioning: "Preparing a sandbox",
+  building: "Building",
+  ready: "Ready",
+  failed: "Failed",
+  cancelled: "Cancelled",
+};
+
+function status(timeline: Timeline, common: Common, event: Extract<TimelineEvent, { type: "job_status" }>): Timeline {
+  const before = timeline.status;
+  const after = {
+    status: event.status, stage: event.stage_label, paused: event.sandbox_paused, url: event.preview_url, message: event.message ?? null,
+  };
+  const known = { ...timeline, status: after };
+  const text = event.status === "building" && event.stage_label ? event.stage_label : STATUS_TEXT[event.status];
+  if (before && before.status === event.status && before.stage === event.stage_label && !event.message) return known;
+  return add(known, {
+    ...common, kind: "note", mark: event.status === "failed" ? "problem" : "status", text, detail: event.message ?? null,
+  });
+}
+
+function picture(image: string | PictureRef): Picture {
+  if (typeof image === "string") return { url: image, device: null, width: null, height: null };
+  return { url: image.url, device: image.device ?? null, width: image.width ?? null, height: image.height ?? null };
+}
+
+function credit(change: number): string {
+  const count = Math.abs(change);
+  return `${count} build ${count === 1 ? "credit" : "credits"} ${change < 0 ? "used" : "given back"}`;
+}
+
+const short = (commit: string) => commit.slice(0, 8);
