@@ -1,4 +1,5 @@
-//! Bodies of answers: whole ones of our own, and those that pass through from a sandbox frame by frame.
+//! Bodies of answers: whole ones of our own, those that pass through from a sandbox frame by frame, and those of a service
+//! elsewhere.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,10 +11,12 @@ use http_body::{Frame, SizeHint};
 use serde::Serialize;
 
 use crate::edge::Passing;
+use crate::elsewhere::{OtherBody, OtherError};
 
 pub(crate) enum Body {
     Whole(Option<Bytes>),
     Passing(Passing),
+    Other(OtherBody),
 }
 
 /// The way to the sandbox was cut, or the sandbox broke off: the client's connection must break too, since an orderly end
@@ -24,6 +27,8 @@ pub(crate) enum BodyError {
     Cut,
     #[error("the sandbox broke off its answer")]
     Upstream(#[from] hyper::Error),
+    #[error("the answer broke off")]
+    Other(#[source] OtherError),
 }
 
 impl From<Infallible> for BodyError {
@@ -40,6 +45,7 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Passing(passing) => Pin::new(passing).poll_frame(cx),
+            Self::Other(body) => Pin::new(body).poll_frame(cx).map_err(BodyError::Other),
         }
     }
 
@@ -47,6 +53,7 @@ impl http_body::Body for Body {
         match self {
             Self::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
             Self::Passing(passing) => passing.is_end_stream(),
+            Self::Other(body) => body.is_end_stream(),
         }
     }
 
@@ -54,6 +61,7 @@ impl http_body::Body for Body {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::Passing(passing) => passing.size_hint(),
+            Self::Other(body) => body.size_hint(),
         }
     }
 }

@@ -16,7 +16,8 @@ const SILENCE: Duration = Duration::from_millis(500);
 /// Longest time for the rest as a whole.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(crate) struct Content {
+/// The body of a request.
+pub struct Content {
     inner: Option<Incoming>,
     rest: Option<oneshot::Sender<Incoming>>,
 }

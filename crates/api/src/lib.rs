@@ -1,6 +1,7 @@
 //! The E2B HTTP face of a node, on one listener: the control plane, and the edge that leads to the ports of sandboxes.
+//! What is for neither goes [`Elsewhere`].
 //!
-//! [`routing`] decides which of the two a request is for. Everything here converts between the wire and the node; it knows
+//! [`routing`] decides whom a request is for. Everything here converts between the wire and the node; it knows
 //! neither engines nor databases.
 
 #![forbid(unsafe_code)]
@@ -9,10 +10,13 @@ mod body;
 mod content;
 mod control;
 mod edge;
+mod elsewhere;
 mod query;
 mod routing;
 mod server;
 
+pub use content::Content;
+pub use elsewhere::Elsewhere;
 pub use server::serve;
 
 use std::fmt;

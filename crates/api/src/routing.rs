@@ -1,4 +1,4 @@
-//! Which plane a request is for. One listener serves both, so the order of the questions matters:
+//! Which plane a request is for. One listener serves all, so the order of the questions matters:
 //!
 //! 1. a host name `<port>-<id>.…` names a port of a sandbox;
 //! 2. the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port` do, too, except on calls of the control plane: old SDKs send
@@ -6,12 +6,15 @@
 //! 3. without either, the guest's own token tells the sandbox: the instance that `Sandbox.connect` of old SDKs makes
 //!    sends nothing else;
 //! 4. `/files` without any of these is a signed URL, whose signature tells the sandbox;
-//! 5. everything else is the control plane's.
+//! 5. `/health` and the prefixes of E2B's paths, and ours, are the control plane's;
+//! 6. everything else is for neither.
 
 use http::{Method, header, request};
 use node::SandboxId;
 use protocol::guest::ENVD_PORT;
 use protocol::headers::{ACCESS_TOKEN, API_KEY, SANDBOX_ID, SANDBOX_PORT};
+
+use crate::control;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plane {
@@ -22,6 +25,8 @@ pub(crate) enum Plane {
     /// A browser asks whether it may call a sandbox. It cannot say yet which one, and the answer is the same for all.
     Preflight,
     Control,
+    /// Neither control plane nor edge.
+    Elsewhere,
     /// 400 with this text.
     Refused(&'static str),
 }
@@ -67,7 +72,13 @@ pub(crate) fn plane(request: &request::Parts) -> Plane {
             return Plane::Preflight;
         }
     }
-    if is_file { Plane::SignedFile } else { Plane::Control }
+    if is_file {
+        Plane::SignedFile
+    } else if control::owns(request.uri.path()) {
+        Plane::Control
+    } else {
+        Plane::Elsewhere
+    }
 }
 
 /// The authority of an HTTP/2 request or an absolute URL, else the `Host` header.
@@ -129,7 +140,8 @@ mod tests {
         assert_eq!(by_host("99999-iabc.localhost"), Plane::Refused("Invalid host"));
         assert_eq!(by_host("8000-.localhost"), Plane::Refused("Invalid host"));
         for host in ["localhost:4980", "127.0.0.1:4980", "[::1]:4980", "my-host.test", "sandbox.test", ""] {
-            assert_eq!(by_host(host), Plane::Control, "{host}");
+            assert_eq!(by_host(host), Plane::Elsewhere, "{host}");
+            assert_eq!(route("GET /v2/sandboxes", &[("host", host)]), Plane::Control, "{host}");
         }
         assert_eq!(route("GET http://8000-iabc.localhost/x", &[]), edge("iabc", 8000));
     }
@@ -171,7 +183,17 @@ mod tests {
     fn files_without_a_sandbox_are_signed() {
         assert_eq!(route("GET /files?path=a&signature=s", &[("host", "localhost")]), Plane::SignedFile);
         assert_eq!(route("POST /files", &[]), Plane::SignedFile);
-        assert_eq!(route("GET /filesystem", &[]), Plane::Control);
+        assert_eq!(route("GET /filesystem", &[]), Plane::Elsewhere);
+    }
+
+    #[test]
+    fn what_is_for_neither_goes_elsewhere() {
+        for path in ["/", "/api/jobs", "/jobs/1", "/assets/a.js", "/v2", "/sandboxes2", "/v1/sandboxes"] {
+            assert_eq!(route(&format!("GET {path}"), &[]), Plane::Elsewhere, "{path}");
+        }
+        for path in ["/health", "/sandboxes", "/v2/sandboxes/i", "/v3/templates", "/sandbar/capabilities", "/teams"] {
+            assert_eq!(route(&format!("GET {path}"), &[]), Plane::Control, "{path}");
+        }
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{io, iter};
 
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -24,6 +25,7 @@ use crate::body::{self, Body, BodyError};
 use crate::content::Content;
 use crate::control;
 use crate::edge::{self, Edge};
+use crate::elsewhere::Elsewhere;
 use crate::routing::{Plane, plane};
 
 /// SDKs keep idle connections for 300 s, and real edges for 600 s; ours end last.
@@ -43,24 +45,27 @@ pub(crate) struct App {
     pub node: Arc<Node>,
     pub config: ApiConfig,
     pub edge: Edge,
+    pub elsewhere: Elsewhere,
 }
 
-/// Serves `node` on `listener` until `stop`, then ends what still runs within a few seconds.
+/// Serves `node` on `listener`, and `elsewhere` what is for neither its control plane nor its sandboxes, until `stop`; then
+/// ends what still runs within a few seconds.
 pub async fn serve(
     listener: TcpListener,
     node: Arc<Node>,
     config: ApiConfig,
+    elsewhere: Elsewhere,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let tasks = TaskTracker::new();
     // Tunnels and connections to sandboxes end with this; what is being answered gets STOP_PATIENCE first.
     let end = CancellationToken::new();
-    let app = Arc::new(App { node, config, edge: Edge::new(tasks.clone(), end.clone()) });
+    let app = Arc::new(App { node, config, edge: Edge::new(tasks.clone(), end.clone()), elsewhere });
     let mut connections = JoinSet::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         match accepted {
-            Ok((stream, _)) => {
-                connections.spawn(serve_connection(stream, Arc::clone(&app), stop.clone()));
+            Ok((stream, peer)) => {
+                connections.spawn(serve_connection(stream, peer, Arc::clone(&app), stop.clone()));
             }
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
@@ -77,7 +82,7 @@ pub async fn serve(
     Ok(())
 }
 
-async fn serve_connection(stream: TcpStream, app: Arc<App>, stop: CancellationToken) {
+async fn serve_connection(stream: TcpStream, peer: SocketAddr, app: Arc<App>, stop: CancellationToken) {
     let socket = match stream.set_nodelay(true).and_then(|()| stream.as_fd().try_clone_to_owned()) {
         Ok(socket) => socket,
         Err(error) => return debug!(%error, "the client is gone already"),
@@ -95,7 +100,7 @@ async fn serve_connection(stream: TcpStream, app: Arc<App>, stop: CancellationTo
     let asking = asked.clone();
     let service = service_fn(move |request| {
         asking.cancel();
-        answer(Arc::clone(&app), request)
+        answer(Arc::clone(&app), peer, request)
     });
     let unasked = async {
         if tokio::time::timeout(FIRST_HEAD_PATIENCE, asked.cancelled()).await.is_ok() {
@@ -137,12 +142,19 @@ fn reset_when_closed(socket: &OwnedFd) {
     }
 }
 
-async fn answer(app: Arc<App>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    let (parts, content) = request.into_parts();
+async fn answer(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let (mut parts, content) = request.into_parts();
     let plane = plane(&parts);
+    parts.extensions.insert(peer);
     let (content, rest) = Content::new(content);
     let response = dispatch(&app, plane, Request::from_parts(parts, content)).await;
-    if matches!(response.body(), Body::Whole(_)) {
+    // Streams begin while their requests may still be read; what is whole was made without reading more.
+    let whole = match response.body() {
+        Body::Whole(_) => true,
+        Body::Passing(_) => false,
+        Body::Other(body) => body.size_hint().exact().is_some(),
+    };
+    if whole {
         rest.discard().await;
     }
     Ok(response)
@@ -155,6 +167,10 @@ async fn dispatch(app: &Arc<App>, plane: Plane, request: Request<Content>) -> Re
         Plane::SignedFile => edge::serve_signed_file(app, request).await,
         Plane::Preflight => edge::allow_preflight(&request),
         Plane::Control => control::serve(app, request).await,
+        Plane::Elsewhere => match app.elsewhere.answer(request).await {
+            Ok(response) => response.map(Body::Other),
+            Err(request) => control::serve(app, request).await,
+        },
         Plane::Refused(text) => body::text(http::StatusCode::BAD_REQUEST, text),
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::config::{Config, Overrides};
 use crate::data::{Busy, DataDirectory, ServerNote};
-use crate::{doctor, logging};
+use crate::{doctor, logging, runtime};
 use anyhow::{Context, bail};
-use api::ApiConfig;
+use api::{ApiConfig, Elsewhere};
 use clap::Args;
 use engine::probe::Isolation;
 use engine::{Engine, EngineConfig};
@@ -97,11 +97,7 @@ impl Up {
         }
         engine::enter_private_mounts().context("cannot make a mount namespace for the server")?;
         allow_many_files();
-        tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .context("cannot start the runtime")?
-            .block_on(serve(config))
+        runtime::block_on(serve(config))
     }
 }
 
@@ -142,7 +138,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
 
     let stop = CancellationToken::new();
     let face = ApiConfig { api_key, domain: domain(address), extensions: config.extensions };
-    let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, stop.clone()));
+    let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, Elsewhere::default(), stop.clone()));
     let wanted = stopping.next().await;
     eprintln!("stopping…");
     stop.cancel();

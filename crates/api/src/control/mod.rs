@@ -57,7 +57,7 @@ pub(crate) async fn serve(app: &Arc<App>, request: Request<Content>) -> Response
 
 async fn dispatch(app: &Arc<App>, request: Request<Content>) -> Answer {
     let path = request.uri().path().to_owned();
-    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    let segments = segments(&path);
     if segments == ["health"] && (request.method() == Method::GET || request.method() == Method::HEAD) {
         return Ok(body::text(StatusCode::OK, "OK"));
     }
@@ -142,6 +142,16 @@ async fn route_templates(app: &Arc<App>, segments: &[&str], request: Request<Con
         }
         _ => unbuilt::answer(&method, segments),
     }
+}
+
+fn segments(path: &str) -> Vec<&str> {
+    path.split('/').filter(|segment| !segment.is_empty()).collect()
+}
+
+/// Whether a path is the control plane's, also one that it does not serve.
+pub(crate) fn owns(path: &str) -> bool {
+    let segments = segments(path);
+    segments == ["health"] || is_known(&segments, true)
 }
 
 /// Whether a path lies under one of E2B's prefixes, or ours.

@@ -2,5 +2,6 @@
 
 mod control;
 mod edge;
+mod elsewhere;
 mod snapshots;
 mod support;

@@ -16,7 +16,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use node::memory::{MemoryEngine, MemoryRecords};
 use node::{Node, SandboxesConfig, SystemClock};
-use sandbar_api::{ApiConfig, serve};
+use sandbar_api::{ApiConfig, Elsewhere, serve};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -80,6 +80,11 @@ impl Server {
     }
 
     pub(crate) async fn with(sandboxes: SandboxesConfig, extensions: bool) -> Self {
+        Self::beside(sandboxes, extensions, Elsewhere::default()).await
+    }
+
+    /// A server that leaves what is not for it to `elsewhere`.
+    pub(crate) async fn beside(sandboxes: SandboxesConfig, extensions: bool, elsewhere: Elsewhere) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let seen = Sightings::default();
         let noting = Arc::clone(&seen);
@@ -102,7 +107,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address");
         let config = ApiConfig { api_key: KEY.to_owned(), domain: format!("localhost:{}", address.port()), extensions };
-        tokio::spawn(serve(listener, Arc::clone(&node), config, stop.clone()));
+        tokio::spawn(serve(listener, Arc::clone(&node), config, elsewhere, stop.clone()));
         Self { address, engine, node, seen, stop, _directory: directory }
     }
 
@@ -172,7 +177,7 @@ pub(crate) async fn eventually<T>(what: &str, mut done: impl AsyncFnMut() -> Opt
     }
 }
 
-type Body = BoxBody<Bytes, Infallible>;
+pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
 fn full(body: impl Into<Bytes>) -> Body {
     Full::new(body.into()).boxed()
@@ -222,7 +227,7 @@ async fn answer_as_guest(request: Request<Incoming>, id: &str, seen: &Sightings)
 }
 
 /// What a request looked like where it arrived.
-fn describe(request: &Request<Incoming>, at: &str) -> String {
+fn describe<B>(request: &Request<B>, at: &str) -> String {
     let headers: HashMap<String, String> = request
         .headers()
         .iter()
@@ -244,7 +249,7 @@ async fn run_service(listener: TcpListener, stop: CancellationToken) {
     }
 }
 
-async fn answer_as_service(mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+pub(crate) async fn answer_as_service<B>(mut request: Request<B>) -> Result<Response<Body>, Infallible> {
     let response = match request.uri().path() {
         "/sse" => Response::builder().header(header::CONTENT_TYPE, "text/event-stream").body(endless()),
         "/ws" => {

@@ -1,0 +1,61 @@
+//! What is neither the control plane's nor the edge's: whoever starts the server says who answers that.
+//!
+//! The other side gets the request as it came, able to be upgraded, with the peer's address (a [`SocketAddr`]) among its
+//! extensions. It knows nothing of sandboxes' ports, and nothing here knows what it serves.
+//!
+//! [`SocketAddr`]: std::net::SocketAddr
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::service::Service;
+
+use crate::content::Content;
+
+pub(crate) type OtherBody = UnsyncBoxBody<Bytes, OtherError>;
+pub(crate) type OtherError = Box<dyn Error + Send + Sync>;
+type Answering = Pin<Box<dyn Future<Output = Response<OtherBody>> + Send>>;
+
+/// Who answers what is neither the control plane's nor the edge's. By default nobody: then it is 404.
+#[derive(Clone, Default)]
+pub struct Elsewhere(Option<Arc<dyn Fn(Request<Content>) -> Answering + Send + Sync>>);
+
+impl Elsewhere {
+    /// This service does.
+    pub fn new<S, B>(service: S) -> Self
+    where
+        S: Service<Request<Content>, Response = Response<B>, Error = Infallible> + Send + Sync + 'static,
+        S::Future: Send + 'static,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<OtherError>,
+    {
+        Self(Some(Arc::new(move |request| {
+            let answering = service.call(request);
+            Box::pin(async move {
+                let Ok(response) = answering.await;
+                response.map(|body| body.map_err(Into::into).boxed_unsync())
+            })
+        })))
+    }
+
+    /// The answer, or the request again when there is nobody to answer it.
+    pub(crate) async fn answer(&self, request: Request<Content>) -> Result<Response<OtherBody>, Request<Content>> {
+        match &self.0 {
+            Some(answer) => Ok(answer(request).await),
+            None => Err(request),
+        }
+    }
+}
+
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Elsewhere(a service)" } else { "Elsewhere(nobody)" })
+    }
+}
