@@ -31,4 +31,4 @@ pub use settings::Settings;
 pub use workspace::{
     HandedOver, METADATA, OpenError, Pass, PhaseCommit, SetupError, Unavailable, Unsaved, Workspace, WorkspaceError,
 };
-pub use workspaces::{Created, Orphan, WorkspaceView, Workspaces};
+pub use workspaces::{Attendance, Attended, Created, Orphan, WorkspaceView, Workspaces};

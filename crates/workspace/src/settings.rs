@@ -40,6 +40,8 @@ pub struct Settings {
     /// How long after somebody worked the keeper looks for a commit, and how often at the budgets.
     pub commit_look: Duration,
     pub budget_look: Duration,
+    /// So long after a workspace was made, whoever looks after it makes sure that there is a snapshot of it.
+    pub first_snapshot_for: Duration,
     /// How long it may take to look for a commit.
     pub commit_patience: Duration,
     pub snapshot: SnapshotOptions,
@@ -63,6 +65,7 @@ impl Default for Settings {
             resume_again: Duration::from_secs(5),
             commit_look: Duration::from_secs(5),
             budget_look: MINUTE,
+            first_snapshot_for: 10 * MINUTE,
             commit_patience: Duration::from_secs(10),
             snapshot: SnapshotOptions::default(),
         }

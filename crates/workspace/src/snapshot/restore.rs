@@ -56,6 +56,7 @@ pub enum Flaw {
 /// What was brought back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
+    pub project: ProjectId,
     pub stamp: Stamp,
     /// The archive's key in the store.
     pub key: String,
@@ -192,7 +193,15 @@ impl Snapshots {
                     let Manifest { root, files, left_out, .. } = manifest;
                     let key = key::archive(project, stamp).to_string();
                     info!(key, files, skipped = skipped.len(), "snapshot restored");
-                    return Ok(Restored { stamp, key, root, files, left_out, skipped_generations: skipped });
+                    return Ok(Restored {
+                        project: project.clone(),
+                        stamp,
+                        key,
+                        root,
+                        files,
+                        left_out,
+                        skipped_generations: skipped,
+                    });
                 }
                 Err(Failure::Flawed(flaw)) => {
                     warn!(%stamp, %flaw, "a snapshot is no good");

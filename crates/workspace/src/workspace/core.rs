@@ -50,6 +50,8 @@ pub(crate) struct Core {
     /// Somebody worked in the sandbox since the last look for a commit.
     pub(super) touched: AtomicBool,
     pub(super) closed: AtomicBool,
+    /// A first snapshot was tried in this process.
+    first_tried: AtomicBool,
     /// Tells the keeper that something is different.
     pub(super) changed: Notify,
 }
@@ -96,8 +98,13 @@ impl Core {
             mask,
             touched: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            first_tried: AtomicBool::new(false),
             changed: Notify::new(),
         }
+    }
+
+    pub(crate) fn holding(&self) -> &Holding {
+        &self.holding
     }
 
     pub(super) fn settings(&self) -> &Settings {
@@ -245,10 +252,29 @@ impl Core {
         dev_server(&self.seat().record)
     }
 
+    /// Nothing of a workspace that runs was ever saved, nor tried to be in this process.
+    pub(super) fn wants_first_snapshot(&self) -> bool {
+        let fresh = !self.settings().first_snapshot_for.is_zero() && !self.seat().details.saved;
+        fresh && !self.first_tried.load(Ordering::Acquire) && self.is_ready().is_some()
+    }
+
+    /// Takes it, unless somebody was faster. That it failed is told by an event; the next phase brings another.
+    pub(super) async fn first_snapshot(&self, turn: &Turn<'_>) {
+        if let Some((attached, _)) = self.is_ready().filter(|_| self.wants_first_snapshot()) {
+            let _told = self.save(turn, &attached.sandbox).await;
+            self.first_tried.store(true, Ordering::Release);
+        }
+    }
+
     /// Saves the files of a sandbox, and notes what is kept now. The fence may be open.
-    pub(super) async fn save(&self, _turn: &Turn<'_>, sandbox: &Sandbox) -> Result<Saved, SaveError> {
+    pub(super) async fn save(&self, turn: &Turn<'_>, sandbox: &Sandbox) -> Result<Saved, SaveError> {
         match self.house.snapshots.save(sandbox, &self.project, &self.settings().snapshot).await {
             Ok(saved) => {
+                if !self.seat().details.saved
+                    && let Err(error) = self.update(turn, |_, details| details.saved = true).await
+                {
+                    warn!(workspace = %self.name, error = %chain(&error), "the first snapshot was not noted");
+                }
                 self.house.note_stored(&self.project, self.now()).await;
                 let Saved { stamp, ref key, files, bytes, .. } = saved;
                 self.tell(EventKind::SnapshotSaved { stamp, key: key.clone(), files, bytes }).await;

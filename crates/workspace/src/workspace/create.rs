@@ -43,7 +43,7 @@ impl Core {
         if known.is_some_and(|record| record.state != WorkspaceState::SettingUp) {
             return Err(SetupError::Exists(name.clone()));
         }
-        let holding = Holding::take(Arc::clone(&house.records), name, &house.settings).await;
+        let holding = Holding::take(Arc::clone(&house.records), name, &house.settings, house.settings.lease_wait).await;
         let holding = holding.map_err(OpenError::of_lease)?;
         match Self::record(&house, &holding, name, setup).await {
             Ok((record, details)) => Ok(Self::new(house, holding, record, details)),
@@ -101,6 +101,7 @@ impl Core {
             None => self.first_sandbox(&turn, setup).await.map_err(failed)?,
         };
         let restored = self.newest_files(&turn, &sandbox, setup).await.map_err(failed)?;
+        let own = restored.as_ref().is_some_and(|restored| restored.project == self.project);
         if restored.is_none() {
             let mut progress = self.seat().details.setup.clone();
             let save = |progress: Progress| self.store_progress(&turn, progress);
@@ -119,6 +120,7 @@ impl Core {
             record.state = WorkspaceState::Ready;
             details.head = head;
             details.epoch += 1;
+            details.saved = own;
         });
         changed.await.map_err(|error| failed(error.into()))?;
         let (provider, id) = self.whereabouts();

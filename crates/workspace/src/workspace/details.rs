@@ -39,6 +39,8 @@ pub(crate) struct Details {
     pub(crate) head: Option<String>,
     /// What a paused sandbox's files are in.
     pub(crate) saved_at_pause: Option<Stamp>,
+    /// There is, or was, a snapshot of its own.
+    pub(crate) saved: bool,
     /// Why there is no sandbox, while there is none.
     pub(crate) stopped: Option<Stopped>,
 }

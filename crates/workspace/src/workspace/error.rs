@@ -35,13 +35,24 @@ pub enum Unavailable {
     #[error("workspace {workspace} was between two sandboxes for {after:?}; try again")]
     Busy { workspace: WorkspaceName, after: Duration },
     /// The sandbox is gone, and the files could not be brought back from a snapshot.
-    #[error("sandbox_expired: the sandbox of workspace {workspace} is gone, and it could not be restored")]
+    #[error(
+        "sandbox_expired: the sandbox of workspace {workspace} is gone, and it could not be restored{}",
+        way_out(source)
+    )]
     Expired { workspace: WorkspaceName, source: Box<WorkspaceError> },
     /// Nobody knows whether the sandbox lives. Try again, or restore the newest snapshot, which may take another provider.
     #[error("sandbox_unreachable: sandbox {id} of workspace {workspace} at {provider} does not answer: {reason}")]
     Unreachable { workspace: WorkspaceName, id: SandboxId, provider: ProviderName, reason: String },
     #[error("workspace {workspace} could not be made ready")]
     Failed { workspace: WorkspaceName, source: Box<WorkspaceError> },
+}
+
+/// Where there is nothing to be restored, waiting does not help.
+fn way_out(error: &WorkspaceError) -> &'static str {
+    match error {
+        WorkspaceError::Restore(RestoreError::NoSnapshot { .. }) => "; `destroy` it, then `create` it again",
+        _ => "",
+    }
 }
 
 impl Unavailable {
@@ -69,6 +80,9 @@ pub enum WorkspaceError {
     Unavailable(#[from] Unavailable),
     #[error("workspace {0} is at {1} already")]
     AlreadyThere(WorkspaceName, ProviderName),
+    /// The old sandbox is still in use, or paused.
+    #[error("workspace {workspace} was not saved and replaced within {within:?}")]
+    NotInTime { workspace: WorkspaceName, within: Duration },
     #[error("sandbox {0} cannot be attached: it is not running")]
     NotRunning(SandboxId),
     #[error("provider {provider} cannot be used: {source}")]

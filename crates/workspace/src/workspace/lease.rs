@@ -38,9 +38,10 @@ impl Holding {
         records: Arc<dyn Records>,
         name: &WorkspaceName,
         settings: &Settings,
+        wait: Duration,
     ) -> Result<Self, LeaseError> {
         let owner = owner();
-        let patience = tokio::time::Instant::now() + settings.lease_wait;
+        let patience = tokio::time::Instant::now() + wait;
         let mut pause = ASK_AGAIN;
         let lease = loop {
             match records.take_lease(name, &owner, settings.clock.now(), settings.lease).await {
@@ -82,7 +83,7 @@ impl Holding {
     }
 
     /// Renews it until it is lost. Ends with whoever spawned it.
-    pub(super) async fn keep(&self) {
+    pub(crate) async fn keep(&self) {
         while !self.is_lost() {
             tokio::time::sleep(self.time / 3).await;
             self.renew().await;

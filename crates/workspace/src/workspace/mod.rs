@@ -35,6 +35,7 @@ pub(crate) use self::details::{Details, Place};
 pub use self::error::{OpenError, SetupError, Unavailable, WorkspaceError};
 pub use self::handover::HandedOver;
 use self::handover::{Target, Why};
+pub(crate) use self::keeper::needs_attention;
 pub(crate) use self::lease::Holding;
 pub use self::pass::Pass;
 pub use self::pause::Unsaved;
@@ -279,6 +280,7 @@ impl Workspace {
         let core = &self.held.core;
         if core.holding.holds().await {
             let turn = core.turn().await;
+            core.first_snapshot(&turn).await;
             if let Err(error) = core.look_for_commit(&turn).await {
                 warn!(workspace = %core.name, error = %chain(&error), "closed without a look for commits");
             }

@@ -1,5 +1,7 @@
 //! Pause, the end of a workspace's time, and its destruction: files first, then the sandbox.
 
+use std::time::Duration;
+
 use sdk::{Pause, PauseOutcome, SandboxError};
 use tracing::{info, warn};
 
@@ -22,15 +24,26 @@ pub enum Unsaved {
     Discard,
 }
 
+/// How much is done for a snapshot before a pause, which keeps the files too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Saving {
+    /// As much as for any other.
+    Patient,
+    /// The sandbox's end is near.
+    Within(Duration),
+    /// It was tried.
+    None,
+}
+
 impl Core {
     /// Stops the sandbox and keeps it. Pausing what is paused is a success.
     pub(super) async fn pause(&self) -> Result<(), WorkspaceError> {
         let turn = self.turn().await;
         self.check().await?;
-        self.pause_in_turn(&turn).await
+        self.pause_in_turn(&turn, Saving::Patient).await
     }
 
-    pub(super) async fn pause_in_turn(&self, turn: &Turn<'_>) -> Result<(), WorkspaceError> {
+    pub(super) async fn pause_in_turn(&self, turn: &Turn<'_>, saving: Saving) -> Result<(), WorkspaceError> {
         let (state, paused) = {
             let seat = self.seat();
             (seat.record.state, seat.record.paused)
@@ -53,7 +66,14 @@ impl Core {
         };
         closed.emptied(self.settings().leave_wait).await;
         // A pause keeps the files too, so that it is right also when they could not be saved.
-        let saved = self.save(turn, &sandbox).await.ok().map(|saved| saved.stamp);
+        let saved = match saving {
+            Saving::Patient => self.save(turn, &sandbox).await.ok(),
+            Saving::Within(time) => {
+                tokio::time::timeout(time, self.save(turn, &sandbox)).await.ok().and_then(Result::ok)
+            }
+            Saving::None => None,
+        };
+        let saved = saved.map(|saved| saved.stamp);
         reach(Point::PauseSaved).await;
         let outcome = sandbox.pause(Pause::with_memory()).await?;
         if outcome == PauseOutcome::AlreadyPaused {

@@ -20,6 +20,7 @@ use super::core::{Core, Turn};
 use super::details::{Place, Run, Stopped};
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{Succession, Why};
+use super::keeper::SLACK;
 use crate::chain::chain;
 use crate::clock::later;
 use crate::devserver::{self, Start};
@@ -170,9 +171,23 @@ impl Core {
         }
         self.start_services(&sandbox, Start::Plain).await;
         self.attach(sandbox, lifetime);
+        self.let_live(turn, place).await;
         info!(workspace = %self.name, sandbox = %place, took = ?started.elapsed(), "resumed");
         self.tell(EventKind::Resumed { sandbox: place.sandbox.to_string(), took: started.elapsed() }).await;
         Ok(())
+    }
+
+    /// Gives a resumed sandbox the life of any other. Nobody may come by to extend it before its hour is over.
+    async fn let_live(&self, turn: &Turn<'_>, place: &Place) {
+        let Some(attached) = self.attached() else { return };
+        let Ok(provider) = self.house.orchestrator.provider(&place.provider) else { return };
+        let lifetime = provider.plan().lifetime(self.ttl_left());
+        if later(self.now(), lifetime) <= later(attached.ends_at, SLACK) {
+            return;
+        }
+        if let Err(error) = self.extend_to(turn, &attached.sandbox, place, lifetime).await {
+            warn!(workspace = %self.name, error = %chain(&error), "it lives for as long as a resume gives");
+        }
     }
 
     /// Starts what is declared to run. What does not start is told to whoever works here, and stops nobody.

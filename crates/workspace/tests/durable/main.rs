@@ -1,6 +1,7 @@
 //! Workspaces against real servers: whatever happens to sandboxes, providers and processes, nothing that was acknowledged is
 //! lost.
 
+mod attended;
 mod budget;
 mod dies;
 mod fallback;

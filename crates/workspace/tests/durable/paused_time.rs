@@ -18,19 +18,19 @@ use serde_json::{Value, json};
 
 use crate::support::{METADATA, NoLocal, Recorder, name};
 
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3600);
-const DAY: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-struct Kept {
+pub(crate) struct Kept {
     server: FakeServer,
-    events: Arc<Recorder>,
-    workspaces: Workspaces,
-    workspace: Workspace,
+    pub(crate) events: Arc<Recorder>,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) workspace: Workspace,
 }
 
 /// A workspace of `ttl` in a sandbox of an hour that has just begun.
-async fn kept(plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> Kept {
+pub(crate) async fn kept(plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> Kept {
     let server = FakeServer::start().await;
     server.set_clock_ahead(ahead);
     let provider = ProviderConfig {
@@ -78,7 +78,7 @@ async fn kept(plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> K
         records: shared,
         snapshots: Snapshots::new(Objects::memory()),
         observer: Arc::clone(&events) as Arc<_>,
-        settings: Settings { clock, ..Settings::default() },
+        settings: Settings { clock, first_snapshot_for: Duration::ZERO, ..Settings::default() },
     };
     let workspaces = Workspaces::new(parts);
     let workspace = workspaces.open(&name("kept")).await.expect("it opens");
@@ -87,12 +87,12 @@ async fn kept(plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> K
 
 impl Kept {
     /// What was asked of the provider.
-    fn count(&self, rule: &str) -> usize {
+    pub(crate) fn count(&self, rule: &str) -> usize {
         self.server.requests_to(rule).len()
     }
 
     /// What extensions asked for, in seconds.
-    fn extensions(&self) -> Vec<u64> {
+    pub(crate) fn extensions(&self) -> Vec<u64> {
         let asked = self.server.requests_to("POST /sandboxes/*/timeout");
         let seconds = |body: &[u8]| serde_json::from_slice::<Value>(body).expect("JSON")["timeout"].as_u64();
         asked.iter().map(|request| seconds(&request.body).expect("a number")).collect()

@@ -76,6 +76,8 @@ pub(crate) fn settings() -> Settings {
         resume_again: Duration::from_millis(200),
         rotate_again: Duration::from_secs(1),
         commit_look: Duration::from_millis(200),
+        // In the background it would come between any two steps.
+        first_snapshot_for: Duration::ZERO,
         ..Settings::default()
     }
 }

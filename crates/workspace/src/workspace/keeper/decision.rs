@@ -41,13 +41,26 @@ pub(super) enum Due {
     Stop,
 }
 
+/// What lives only for a short while is not replaced all the time: at most a third of its life.
+fn part(from: Timestamp, until: Timestamp, most: Duration) -> Duration {
+    most.min(Duration::try_from(until.duration_since(from)).unwrap_or_default() / 3)
+}
+
+/// When a workspace of this life is stopped, with time to save its files.
+pub(super) fn stop_at(created_at: Timestamp, expires_at: Timestamp, settings: &Settings) -> Timestamp {
+    earlier(expires_at, part(created_at, expires_at, settings.rotate_before))
+}
+
+/// How long a rotation may take, or a stop: what a stalling store leaves must be enough for a pause.
+pub(super) fn patience(facts: &Facts, settings: &Settings) -> Duration {
+    let Facts { now, started_at, ends_at, .. } = *facts;
+    let until = |moment: Timestamp| Duration::try_from(moment.duration_since(now)).unwrap_or_default();
+    until(earlier(ends_at, part(started_at, ends_at, settings.last_resort))).max(until(ends_at) / 3)
+}
+
 pub(super) fn due(facts: &Facts, settings: &Settings) -> Due {
     let Facts { now, started_at, ends_at, seen_at, latest, created_at, expires_at, failed_at } = *facts;
-    // What lives only for a short while is not replaced all the time.
-    let part = |from: Timestamp, until: Timestamp, most: Duration| {
-        most.min(Duration::try_from(until.duration_since(from)).unwrap_or_default() / 3)
-    };
-    let stop_at = earlier(expires_at, part(created_at, expires_at, settings.rotate_before));
+    let stop_at = stop_at(created_at, expires_at, settings);
     if now >= stop_at {
         return Due::Stop;
     }
@@ -131,6 +144,12 @@ mod tests {
         check(failed(3310, 3300), Due::Wait(at(3315)));
         check(failed(3315, 3300), Due::Rotate);
         check(failed(3540, 3530), Due::Pause);
+    }
+
+    #[test]
+    fn what_stalls_leaves_time_for_a_pause() {
+        let patience = |now| patience(&facts(now, HOUR, Some(HOUR)), &Settings::default()).as_secs();
+        assert_eq!((patience(3300), patience(3500), patience(3570)), (240, 40, 10));
     }
 
     #[test]

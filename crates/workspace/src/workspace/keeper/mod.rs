@@ -1,6 +1,7 @@
 //! The keeper: one task a workspace. It knows when the sandbox ends and acts first: extends, rotates, pauses, stops; it
 //! watches budgets and notices commits. What it decides by is in `decision`.
 
+mod attend;
 mod decision;
 
 use std::sync::Arc;
@@ -8,27 +9,31 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sdk::{CallError, SandboxError, SandboxId};
+use sdk::{CallError, Sandbox, SandboxError, SandboxId};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::decision::{Due, Facts, due};
+pub(crate) use self::attend::needs_attention;
+use self::decision::{Due, Facts, due, patience, stop_at};
 use super::core::{Attached, Core, Turn};
+use super::details::Place;
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{Target, Why};
+use super::pause::Saving;
 use super::wake::Found;
 use crate::chain::chain;
 use crate::clock::{earlier, later};
 use crate::events::EventKind;
 use crate::provider::ANSWER_TIME;
 use crate::records::WorkspaceState;
+use crate::settings::Settings;
 
 /// A program that opens a workspace for one command asks by itself; this is for those who stay.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 /// Between two tries to end sandboxes that nobody works in.
 const END_AGAIN: Duration = Duration::from_secs(30);
 /// What a provider answers to an extension may be off by this much.
-const SLACK: Duration = Duration::from_secs(5);
+pub(super) const SLACK: Duration = Duration::from_secs(5);
 
 /// What the keeper remembers between two looks.
 struct Keeping {
@@ -43,21 +48,29 @@ struct Keeping {
     end_at: Timestamp,
 }
 
+impl Keeping {
+    /// With the first look after a while.
+    fn begin(now: Timestamp, first: Duration, settings: &Settings) -> Self {
+        Self {
+            failed: None,
+            final_end: None,
+            look_at: later(now, first.min(settings.look_every)),
+            budget_at: later(now, first.min(settings.budget_look)),
+            commit_at: None,
+            end_at: now,
+        }
+    }
+}
+
 /// Keeps a workspace until it is closed or lost.
 pub(super) async fn keep(core: Arc<Core>, stop: CancellationToken) {
-    let now = core.now();
     let settings = core.settings();
-    let mut keeping = Keeping {
-        failed: None,
-        final_end: None,
-        look_at: later(now, FIRST_LOOK.min(settings.look_every)),
-        budget_at: later(now, FIRST_LOOK.min(settings.budget_look)),
-        commit_at: None,
-        end_at: now,
-    };
+    let mut keeping = Keeping::begin(core.now(), FIRST_LOOK, settings);
     while !stop.is_cancelled() && !core.holding.is_lost() {
         let next = match core.tend(&mut keeping).await {
             Ok(next) => next,
+            // Whoever closes it meanwhile wants nothing more to be done.
+            Err(_) if stop.is_cancelled() => return,
             Err(error) => {
                 warn!(workspace = %core.name, error = %chain(&error), "the keeper could not do what is due");
                 later(core.now(), settings.rotate_again)
@@ -75,17 +88,23 @@ impl Core {
     /// Does what is due, and says when to come again.
     async fn tend(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
         let mut next = later(self.now(), self.settings().look_every);
+        self.tend_broken_off().await?;
         if let Some(at) = self.tend_retired(keeping).await? {
             next = next.min(at);
         }
+        self.tend_expired().await?;
         let ready = self.is_ready().is_some();
         if ready {
+            self.tend_first_snapshot().await?;
             if let Some(at) = self.tend_commits(keeping).await? {
                 next = next.min(at);
             }
             next = next.min(self.tend_budget(keeping).await?);
         } else if self.may_run() {
             next = next.min(self.tend_unknown(keeping).await?);
+            if self.is_ready().is_some() {
+                return Ok(self.now());
+            }
         }
         // It may have been paused or found meanwhile.
         let Some((attached, _)) = self.is_ready() else { return Ok(next) };
@@ -96,6 +115,46 @@ impl Core {
                 Ok(self.now())
             }
         }
+    }
+
+    /// A handover that broke off leaves a sandbox that nobody would extend.
+    async fn tend_broken_off(&self) -> Result<(), WorkspaceError> {
+        let moving = || self.seat().record.state == WorkspaceState::Moving;
+        if moving() {
+            let turn = self.turn().await;
+            self.check().await?;
+            if moving() {
+                self.settle(&turn).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a workspace that is paused, and whose files are in a snapshot, so that nothing is woken for it.
+    async fn tend_expired(&self) -> Result<(), WorkspaceError> {
+        let over = || {
+            let seat = self.seat();
+            let stop_at = stop_at(seat.record.created_at, seat.record.expires_at, self.settings());
+            seat.record.paused && seat.details.saved_at_pause.is_some() && self.now() >= stop_at
+        };
+        if over() {
+            let turn = self.turn().await;
+            self.check().await?;
+            if over() {
+                self.stop_in_turn(&turn).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a set-up made is saved as soon as somebody has the time for it: until then, nothing brings it back.
+    async fn tend_first_snapshot(&self) -> Result<(), WorkspaceError> {
+        if self.wants_first_snapshot() {
+            let turn = self.turn().await;
+            self.check().await?;
+            self.first_snapshot(&turn).await;
+        }
+        Ok(())
     }
 
     /// The record speaks of a sandbox that runs, and nobody here has seen it.
@@ -143,7 +202,7 @@ impl Core {
                 self.check().await?;
                 warn!(workspace = %self.name, "{limit} is used up: the work is saved and paused");
                 self.tell(EventKind::LimitReached { limit }).await;
-                self.pause_in_turn(&turn).await?;
+                self.pause_in_turn(&turn, Saving::Patient).await?;
             }
             Err(error) => return Err(error.into()),
             Ok(()) => {}
@@ -194,31 +253,51 @@ impl Core {
         self.check().await?;
         let Some((attached, _)) = self.is_ready() else { return Ok(()) };
         let id = attached.sandbox.id().clone();
-        match due(&self.facts(&attached, keeping)?, self.settings()) {
+        let facts = self.facts(&attached, keeping)?;
+        let patience = patience(&facts, self.settings());
+        match due(&facts, self.settings()) {
             Due::Wait(_) => Ok(()),
             Due::Look => self.look_again(&turn).await,
             Due::Extend(lifetime) => self.extend(&turn, &attached, lifetime, keeping).await,
             Due::Rotate => {
                 let target = Target::First(self.seat().record.provider.clone());
-                let rotated = self.hand_over_in_turn(&turn, target, Why::Rotation).await;
+                let rotated = tokio::time::timeout(patience, self.hand_over_in_turn(&turn, target, Why::Rotation));
+                let rotated = match rotated.await {
+                    Ok(rotated) => rotated.map(drop),
+                    Err(_) => Err(self.not_in_time(&turn, patience).await),
+                };
                 if rotated.is_err() {
                     keeping.failed = Some((id, self.now()));
                 }
-                rotated.map(drop)
+                rotated
             }
             Due::Pause => {
                 self.notice("The sandbox was paused: its end was near, and no other could take its place.");
-                self.pause_in_turn(&turn).await
+                self.pause_in_turn(&turn, Saving::Within(patience)).await
             }
-            Due::Stop => match self.stop_in_turn(&turn).await {
-                Err(WorkspaceError::Save(error)) => {
+            Due::Stop => match tokio::time::timeout(patience, self.stop_in_turn(&turn)).await {
+                Ok(Err(WorkspaceError::Save(error))) => {
                     // A pause keeps the files where no snapshot could.
-                    self.pause_in_turn(&turn).await?;
+                    self.pause_in_turn(&turn, Saving::None).await?;
                     Err(error.into())
                 }
-                other => other,
+                Ok(other) => other,
+                Err(_) => {
+                    self.pause_in_turn(&turn, Saving::None).await?;
+                    Err(WorkspaceError::NotInTime { workspace: self.name.clone(), within: patience })
+                }
             },
         }
+    }
+
+    /// A rotation that took so long that it was given up.
+    async fn not_in_time(&self, turn: &Turn<'_>, within: Duration) -> WorkspaceError {
+        let error = WorkspaceError::NotInTime { workspace: self.name.clone(), within };
+        self.tell(EventKind::HandoverFailed { reason: error.to_string() }).await;
+        if self.seat().record.state == WorkspaceState::Moving {
+            self.undo(turn).await;
+        }
+        error
     }
 
     /// Asks the provider about the sandbox; wakes nothing.
@@ -254,23 +333,35 @@ impl Core {
     ) -> Result<(), WorkspaceError> {
         let id = attached.sandbox.id();
         let Some(place) = self.place() else { return Ok(()) };
-        match attached.sandbox.within(ANSWER_TIME).set_timeout(lifetime).await {
+        match self.extend_to(turn, &attached.sandbox, &place, lifetime).await {
             Ok(()) => {}
-            Err(SandboxError::NotFound { .. }) => return self.gone(turn, &place).await,
-            Err(SandboxError::Call(CallError::Invalid { message, .. })) => {
+            Err(WorkspaceError::Sandbox(SandboxError::NotFound { .. })) => return self.gone(turn, &place).await,
+            Err(WorkspaceError::Sandbox(SandboxError::Call(CallError::Invalid { message, .. }))) => {
                 info!(workspace = %self.name, message, "the provider lets the sandbox live no longer");
                 keeping.final_end = Some(id.clone());
                 return Ok(());
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         // Some providers say yes and give less.
+        if self.attached().is_some_and(|attached| later(attached.ends_at, SLACK) < later(self.now(), lifetime)) {
+            keeping.final_end = Some(id.clone());
+        }
+        Ok(())
+    }
+
+    /// Lets the sandbox live so long from now, and notes how long the provider gave.
+    pub(super) async fn extend_to(
+        &self,
+        turn: &Turn<'_>,
+        sandbox: &Sandbox,
+        place: &Place,
+        lifetime: Duration,
+    ) -> Result<(), WorkspaceError> {
+        sandbox.within(ANSWER_TIME).set_timeout(lifetime).await?;
         self.look_again(turn).await?;
         let Some(attached) = self.attached() else { return Ok(()) };
         let until = attached.ends_at;
-        if later(until, SLACK) < later(self.now(), lifetime) {
-            keeping.final_end = Some(id.clone());
-        }
         self.update(turn, |_, details| {
             if let Some(run) = &mut details.run {
                 run.ends_at = until;
@@ -279,7 +370,7 @@ impl Core {
         .await?;
         self.house.records.extend_interval(&place.provider, &place.sandbox, until).await?;
         info!(workspace = %self.name, sandbox = %place, %until, "extended");
-        self.tell(EventKind::Extended { sandbox: id.to_string(), until }).await;
+        self.tell(EventKind::Extended { sandbox: sandbox.id().to_string(), until }).await;
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! All workspaces that the records know: made, opened, listed; and the sandboxes that none of them knows of.
 
+mod attend;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -25,6 +27,8 @@ use crate::snapshot::{Listed, ProjectId, Restored, Snapshots, StoreError};
 use crate::workspace::{
     Core, Details, Held, Holding, METADATA, OpenError, Place, SetUp, SetupError, Workspace, dev_server, read_details,
 };
+
+pub use attend::{Attendance, Attended};
 
 /// A creation may take so long until its sandbox stands in a record.
 const CREATION_TIME: Duration = Duration::from_secs(300);
@@ -160,14 +164,17 @@ impl Workspaces {
         if self.house.records.workspace(name).await?.is_none() {
             return Err(OpenError::NotFound(name.clone()));
         }
-        let holding = Holding::take(Arc::clone(&self.house.records), name, &self.house.settings).await;
+        let workspace = Workspace::start(self.take(name, self.house.settings.lease_wait).await?);
+        *slot = Arc::downgrade(workspace.held());
+        Ok(workspace)
+    }
+
+    /// Takes the lease, and reads what is known under it.
+    async fn take(&self, name: &WorkspaceName, wait: Duration) -> Result<Core, OpenError> {
+        let holding = Holding::take(Arc::clone(&self.house.records), name, &self.house.settings, wait).await;
         let holding = holding.map_err(OpenError::of_lease)?;
         match self.read(name).await {
-            Ok((record, details)) => {
-                let workspace = Workspace::start(Core::new(Arc::clone(&self.house), holding, record, details));
-                *slot = Arc::downgrade(workspace.held());
-                Ok(workspace)
-            }
+            Ok((record, details)) => Ok(Core::new(Arc::clone(&self.house), holding, record, details)),
             Err(error) => {
                 holding.release().await;
                 Err(error)
