@@ -98,6 +98,13 @@ id! {
     ScreenshotId, "screenshot", "pic_"
 }
 
+impl ScreenshotId {
+    /// Where the REST face serves it.
+    pub fn url(&self, job: &JobId) -> String {
+        format!("/api/jobs/{job}/screenshots/{self}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,13 +4,16 @@
 //! Knows the agent and workspaces; nothing of terminals, engines or browsers: the program gives it a [`Premises`].
 #![forbid(unsafe_code)]
 
+mod body;
 mod error;
 mod id;
 mod job;
 mod premises;
+pub mod records;
 mod settings;
 mod studio;
 mod terminal;
+pub mod token;
 mod view;
 
 pub use error::{REBUILD_QUESTION, StudioError};
@@ -21,6 +24,6 @@ pub use settings::Settings;
 pub use studio::{Studio, work};
 pub use terminal::{Terminal, TerminalInput, TerminalOutput};
 pub use view::{
-    Dashboard, FileContent, FileEntry, FileKind, FileSource, Listing, PlanUse, PreviewCheck, PreviewState, Project,
-    Resumed, Screenshot, SnapshotView, TimelineEvent, Totals, UsageLine, UsageReport, User,
+    Dashboard, FileContent, FileEntry, FileKind, FileSource, Listing, PictureFile, PlanUse, PreviewCheck, PreviewState,
+    Project, Resumed, Screenshot, SnapshotView, TimelineEvent, Totals, UsageLine, UsageReport, User,
 };

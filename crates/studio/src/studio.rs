@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::stream::BoxStream;
 use sdk::Secret;
 use tokio_util::sync::CancellationToken;
@@ -14,8 +13,8 @@ use crate::premises::Premises;
 use crate::settings::Settings;
 use crate::terminal::Terminal;
 use crate::view::{
-    Dashboard, FileContent, Listing, PreviewCheck, Project, Resumed, Screenshot, SnapshotView, TimelineEvent,
-    UsageReport, User,
+    Dashboard, FileContent, Listing, PictureFile, PreviewCheck, Project, Resumed, Screenshot, SnapshotView,
+    TimelineEvent, UsageReport, User,
 };
 
 /// The studio. Cheap to clone; clones are the same.
@@ -96,8 +95,13 @@ impl Studio {
         later()
     }
 
-    /// The picture itself, WebP.
-    pub async fn screenshot(&self, user: &User, id: &JobId, picture: &ScreenshotId) -> Result<Bytes, StudioError> {
+    /// The picture itself.
+    pub async fn screenshot(
+        &self,
+        user: &User,
+        id: &JobId,
+        picture: &ScreenshotId,
+    ) -> Result<PictureFile, StudioError> {
         later()
     }
 

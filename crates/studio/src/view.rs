@@ -1,5 +1,6 @@
 //! What the studio shows: plain values, from records and sandboxes, which the REST face puts into its own words.
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -109,6 +110,14 @@ pub struct Screenshot {
     pub taken_at: Timestamp,
     /// Why it was taken.
     pub reason: String,
+}
+
+/// A picture itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PictureFile {
+    /// `image/webp` for those that the studio has taken.
+    pub media_type: String,
+    pub content: Bytes,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,78 @@
+//! What happened in jobs. The numbers of a job's events have no gaps, since they are given together with the job's row.
+
+use jiff::Timestamp;
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
+};
+use serde_json::{Map, Value};
+
+use super::entity::{event, job};
+use super::model::number;
+use super::{Damage, Records, RecordsError, cannot};
+use crate::id::JobId;
+use crate::view::TimelineEvent;
+
+/// Read at once.
+const PAGE: u64 = 500;
+
+/// Writes a job's events that come after the first `count`. The caller has the job's row.
+pub(super) async fn append<C: ConnectionTrait>(
+    database: &C,
+    job: &str,
+    count: i64,
+    events: &[(Timestamp, Map<String, Value>)],
+) -> Result<(), DbErr> {
+    let rows = events.iter().zip(count + 1..).map(|((at, body), seq)| {
+        let body = Value::Object(body.clone()).to_string();
+        event::Model { job: job.to_owned(), seq, at_us: at.as_microsecond(), body }.into_active_model()
+    });
+    if events.is_empty() {
+        return Ok(());
+    }
+    event::Entity::insert_many(rows).exec_without_returning(database).await.map(drop)
+}
+
+fn from_row(row: event::Model) -> Result<TimelineEvent, Damage> {
+    Ok(TimelineEvent {
+        seq: Some(u64::try_from(row.seq)?),
+        ts: Timestamp::from_microsecond(row.at_us)?,
+        body: serde_json::from_str(&row.body)?,
+    })
+}
+
+impl Records {
+    /// Events of a job after number `after`, in order; not all at once where there are many.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn events(&self, job: &JobId, after: u64) -> Result<Vec<TimelineEvent>, RecordsError> {
+        let rows = event::Entity::find()
+            .filter(event::Column::Job.eq(job.as_str()))
+            .filter(event::Column::Seq.gt(number(after)))
+            .order_by_asc(event::Column::Seq)
+            .limit(PAGE)
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let read: Result<Vec<_>, Damage> = rows.into_iter().map(from_row).collect();
+        read.map_err(cannot("understand"))
+    }
+
+    /// How many events each of these jobs has.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn event_counts(&self, jobs: &[JobId]) -> Result<Vec<(JobId, u64)>, RecordsError> {
+        let rows: Vec<(String, i64)> = job::Entity::find()
+            .select_only()
+            .columns([job::Column::Id, job::Column::Events])
+            .filter(job::Column::Id.is_in(jobs.iter().map(JobId::as_str)))
+            .into_tuple()
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let read: Result<Vec<_>, Damage> =
+            rows.into_iter().map(|(job, count)| Ok((job.parse()?, u64::try_from(count)?))).collect();
+        read.map_err(cannot("understand"))
+    }
+}

@@ -1,0 +1,356 @@
+//! Jobs: taken in, claimed, changed, forgotten.
+
+use std::time::Duration;
+
+use agent::RunId;
+use jiff::{SignedDuration, Timestamp};
+use sea_orm::sea_query::{Expr, ExprTrait, LockBehavior, LockType, Query, Value as SqlValue};
+use sea_orm::{
+    ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder,
+    TransactionTrait,
+};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+use workspace::WorkspaceName;
+use workspace::setup::PROJECT_DIRECTORY;
+
+use super::entity::{event, job, project, screenshot};
+use super::events::append;
+use super::model::{Change, Held, JobRecord, NewJob, number};
+use super::users::{Credited, charge};
+use super::{Damage, Records, RecordsError, cannot};
+use crate::body;
+use crate::id::{JobId, ProjectId, UserId};
+use crate::job::Status;
+
+/// The name of the workspace in which a job is built.
+fn workspace_of(id: &JobId) -> String {
+    id.as_str().replace('_', "-")
+}
+
+fn after(now: Timestamp, span: Duration) -> i64 {
+    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
+    now.checked_add(span).unwrap_or(Timestamp::MAX).as_microsecond()
+}
+
+fn read(rows: Vec<job::Model>) -> Result<Vec<JobRecord>, RecordsError> {
+    let read: Result<Vec<_>, Damage> = rows.into_iter().map(JobRecord::from_row).collect();
+    read.map_err(cannot("understand"))
+}
+
+impl Records {
+    /// Takes a job in for one credit, all or nothing. None when no credit is left.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn take_in(&self, new: &NewJob) -> Result<Option<JobRecord>, RecordsError> {
+        let NewJob { id, project, user, goal, spec, model, begins_from, rebuilt_from } = new;
+        let spec = serde_json::to_string(spec).map_err(cannot("write"))?;
+        let now = Timestamp::now();
+        let transaction = self.database.begin().await.map_err(cannot("write"))?;
+        let charged = charge(&transaction, user, -1, "a build", Some(id)).await.map_err(cannot("write"))?;
+        let Credited::Done(left) = charged else { return Ok(None) };
+        project::Entity::update_many()
+            .col_expr(project::Column::Builds, Expr::col(project::Column::Builds).add(1))
+            .filter(project::Column::Id.eq(project.as_str()))
+            .exec(&transaction)
+            .await
+            .map_err(cannot("write"))?;
+        let counted = project::Entity::find_by_id(project.as_str()).one(&transaction).await.map_err(cannot("read"))?;
+        let build_version = counted.ok_or("the project is gone").map_err(cannot("read"))?.builds;
+        let status = Status::Queued;
+        let events =
+            [(now, body::status(status, status.label(), false, None, None)), (now, body::credit(-1, left, "a build"))];
+        let row = job::Model {
+            id: id.to_string(),
+            project: project.to_string(),
+            user: user.to_string(),
+            goal: goal.clone(),
+            spec,
+            model: model.clone(),
+            status: status.as_str().to_owned(),
+            stage_label: status.label().to_owned(),
+            created_at_us: now.as_microsecond(),
+            finished_at_us: None,
+            build_version,
+            workspace: workspace_of(id),
+            workspace_path: PROJECT_DIRECTORY.to_owned(),
+            begins_from: begins_from.as_ref().map(ToString::to_string),
+            rebuilt_from: rebuilt_from.as_ref().map(ToString::to_string),
+            sandbox_id: None,
+            sandbox_paused: false,
+            sandbox_expires_at_us: None,
+            preview_url: None,
+            preview_port: None,
+            cost_nanos: 0,
+            error_message: None,
+            run: None,
+            run_entries: 0,
+            attempt: 0,
+            claim: None,
+            lease_until_us: 0,
+            cancel_asked: false,
+            settled: false,
+            events: number(events.len() as u64),
+        };
+        let insert = job::Entity::insert(row.clone().into_active_model());
+        insert.exec_without_returning(&transaction).await.map_err(cannot("write"))?;
+        append(&transaction, id.as_str(), 0, &events).await.map_err(cannot("write"))?;
+        transaction.commit().await.map_err(cannot("write"))?;
+        JobRecord::from_row(row).map(Some).map_err(cannot("understand"))
+    }
+
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn job(&self, id: &JobId) -> Result<Option<JobRecord>, RecordsError> {
+        let row = job::Entity::find_by_id(id.as_str()).one(&self.database).await.map_err(cannot("read"))?;
+        row.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
+    }
+
+    /// A user's, the newest first; of one project, or of all.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn jobs(&self, user: &UserId, project: Option<&ProjectId>) -> Result<Vec<JobRecord>, RecordsError> {
+        let mut wanted = job::Entity::find().filter(job::Column::User.eq(user.as_str()));
+        if let Some(project) = project {
+            wanted = wanted.filter(job::Column::Project.eq(project.as_str()));
+        }
+        let newest = wanted.order_by_desc(job::Column::CreatedAtUs).order_by_desc(job::Column::Id);
+        read(newest.all(&self.database).await.map_err(cannot("read"))?)
+    }
+
+    /// Those of a project that came to be ready, the newest first.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn ready_jobs(&self, project: &ProjectId) -> Result<Vec<JobRecord>, RecordsError> {
+        let rows = job::Entity::find()
+            .filter(job::Column::Project.eq(project.as_str()))
+            .filter(job::Column::Status.eq(Status::Ready.as_str()))
+            .order_by_desc(job::Column::BuildVersion)
+            .all(&self.database)
+            .await;
+        read(rows.map_err(cannot("read"))?)
+    }
+
+    /// Ready jobs whose sandboxes run and end before then.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn ending_before(&self, moment: Timestamp) -> Result<Vec<JobRecord>, RecordsError> {
+        let rows = job::Entity::find()
+            .filter(job::Column::Status.eq(Status::Ready.as_str()))
+            .filter(job::Column::Settled.eq(true))
+            .filter(job::Column::SandboxPaused.eq(false))
+            .filter(job::Column::SandboxId.is_not_null())
+            .filter(job::Column::SandboxExpiresAtUs.lt(moment.as_microsecond()))
+            .all(&self.database)
+            .await;
+        read(rows.map_err(cannot("read"))?)
+    }
+
+    /// The job that is built in a workspace.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn job_in(&self, workspace: &WorkspaceName) -> Result<Option<JobRecord>, RecordsError> {
+        let row = job::Entity::find().filter(job::Column::Workspace.eq(workspace.as_str())).one(&self.database).await;
+        row.map_err(cannot("read"))?.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
+    }
+
+    /// Takes the oldest job that has something left to be done and that nobody has, for as long as `lease`: one statement, so
+    /// that of two who want the same one gets it.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn claim(&self, lease: Duration) -> Result<Option<JobRecord>, RecordsError> {
+        let (now, claim) = (Timestamp::now(), Uuid::new_v4().to_string());
+        let free = || {
+            Condition::all().add(job::Column::Settled.eq(false)).add(job::Column::LeaseUntilUs.lt(now.as_microsecond()))
+        };
+        // On Postgres whoever comes second takes the next one instead of waiting for this; SQLite has one writer.
+        let oldest = Query::select()
+            .column(job::Column::Id)
+            .from(job::Entity)
+            .cond_where(free())
+            .order_by(job::Column::CreatedAtUs, sea_orm::Order::Asc)
+            .order_by(job::Column::Id, sea_orm::Order::Asc)
+            .limit(1)
+            .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
+            .to_owned();
+        let begun = Expr::case(job::Column::Status.eq(Status::Queued.as_str()), Status::Provisioning.as_str())
+            .finally(Expr::col(job::Column::Status));
+        let label = Expr::case(job::Column::Status.eq(Status::Queued.as_str()), Status::Provisioning.label())
+            .finally(Expr::col(job::Column::StageLabel));
+        let claimed = job::Entity::update_many()
+            .col_expr(job::Column::StageLabel, label.into())
+            .col_expr(job::Column::Status, begun.into())
+            .col_expr(job::Column::Attempt, Expr::col(job::Column::Attempt).add(1))
+            .col_expr(job::Column::Claim, Expr::value(claim.as_str()))
+            .col_expr(job::Column::LeaseUntilUs, Expr::value(after(now, lease)))
+            .filter(job::Column::Id.in_subquery(oldest))
+            .filter(free())
+            .exec(&self.database)
+            .await
+            .map_err(cannot("write"))?;
+        if claimed.rows_affected == 0 {
+            return Ok(None);
+        }
+        let row = job::Entity::find().filter(job::Column::Claim.eq(claim)).one(&self.database).await;
+        row.map_err(cannot("read"))?.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
+    }
+
+    /// Keeps a claim for longer. None when it is lost; else whether somebody wants the job cancelled.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn renew(&self, id: &JobId, attempt: i64, lease: Duration) -> Result<Option<bool>, RecordsError> {
+        let kept = job::Entity::update_many()
+            .col_expr(job::Column::LeaseUntilUs, Expr::value(after(Timestamp::now(), lease)))
+            .filter(job::Column::Id.eq(id.as_str()))
+            .filter(job::Column::Attempt.eq(attempt))
+            .exec(&self.database)
+            .await
+            .map_err(cannot("write"))?;
+        if kept.rows_affected == 0 {
+            return Ok(None);
+        }
+        Ok(self.job(id).await?.map(|job| job.cancel_asked))
+    }
+
+    /// Gives a claim back, so that somebody else may go on at once.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn release(&self, id: &JobId, attempt: i64) -> Result<(), RecordsError> {
+        job::Entity::update_many()
+            .col_expr(job::Column::LeaseUntilUs, Expr::value(0_i64))
+            .filter(job::Column::Id.eq(id.as_str()))
+            .filter(job::Column::Attempt.eq(attempt))
+            .exec(&self.database)
+            .await
+            .map(drop)
+            .map_err(cannot("write"))
+    }
+
+    /// Changes a job and tells of it, all or nothing. None when the job is gone, somebody else's, or no longer where the change
+    /// begins.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn change(
+        &self,
+        id: &JobId,
+        held: Held,
+        change: Change,
+        events: Vec<(Timestamp, Map<String, Value>)>,
+    ) -> Result<Option<JobRecord>, RecordsError> {
+        let transaction = self.database.begin().await.map_err(cannot("write"))?;
+        let row = apply(&transaction, id, held, change, number(events.len() as u64)).await.map_err(cannot("write"))?;
+        let Some(row) = row else { return Ok(None) };
+        let before = row.events - number(events.len() as u64);
+        append(&transaction, id.as_str(), before, &events).await.map_err(cannot("write"))?;
+        transaction.commit().await.map_err(cannot("write"))?;
+        JobRecord::from_row(row).map(Some).map_err(cannot("understand"))
+    }
+
+    /// Gives the credit of a job back, once, and tells of it.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn give_back(&self, job: &JobRecord, reason: &str) -> Result<(), RecordsError> {
+        let transaction = self.database.begin().await.map_err(cannot("write"))?;
+        let row = apply(&transaction, &job.id, Held::Anybody, Change::default(), 1).await.map_err(cannot("write"))?;
+        let Some(row) = row else { return Ok(()) };
+        let charged = charge(&transaction, &job.user, 1, reason, Some(&job.id)).await.map_err(cannot("write"))?;
+        let Credited::Done(left) = charged else { return Ok(()) };
+        let told = [(Timestamp::now(), body::credit(1, left, reason))];
+        append(&transaction, job.id.as_str(), row.events - 1, &told).await.map_err(cannot("write"))?;
+        transaction.commit().await.map_err(cannot("write"))
+    }
+
+    /// Forgets a job with its events and pictures.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn forget(&self, id: &JobId) -> Result<bool, RecordsError> {
+        let transaction = self.database.begin().await.map_err(cannot("write"))?;
+        let gone = job::Entity::delete_by_id(id.as_str()).exec(&transaction).await.map_err(cannot("write"))?;
+        let events = event::Entity::delete_many().filter(event::Column::Job.eq(id.as_str()));
+        events.exec(&transaction).await.map_err(cannot("write"))?;
+        let pictures = screenshot::Entity::delete_many().filter(screenshot::Column::Job.eq(id.as_str()));
+        pictures.exec(&transaction).await.map_err(cannot("write"))?;
+        transaction.commit().await.map_err(cannot("write"))?;
+        Ok(gone.rows_affected > 0)
+    }
+}
+
+/// Changes the row, and keeps it until the transaction's end.
+async fn apply<C: ConnectionTrait>(
+    transaction: &C,
+    id: &JobId,
+    held: Held,
+    change: Change,
+    events: i64,
+) -> Result<Option<job::Model>, DbErr> {
+    use job::Column;
+    let Change {
+        status,
+        stage_label,
+        finished_at,
+        sandbox_id,
+        sandbox_paused,
+        sandbox_expires_at,
+        preview,
+        cost_nanos,
+        error_message,
+        run,
+        run_entries,
+        cancel_asked,
+        settled,
+    } = change;
+    let micros = |at: Timestamp| at.as_microsecond();
+    let (preview_url, preview_port) = match preview {
+        Some(Some((url, port))) => (Some(Some(url)), Some(Some(i32::from(port)))),
+        Some(None) => (Some(None), Some(None)),
+        None => (None, None),
+    };
+    let sets: [(Column, Option<SqlValue>); 14] = [
+        (Column::Status, status.map(|(_, to)| to.as_str().into())),
+        (Column::StageLabel, stage_label.map(Into::into)),
+        (Column::FinishedAtUs, finished_at.map(|at| micros(at).into())),
+        (Column::SandboxId, sandbox_id.map(Into::into)),
+        (Column::SandboxPaused, sandbox_paused.map(Into::into)),
+        (Column::SandboxExpiresAtUs, sandbox_expires_at.map(|at| at.map(micros).into())),
+        (Column::PreviewUrl, preview_url.map(Into::into)),
+        (Column::PreviewPort, preview_port.map(Into::into)),
+        (Column::CostNanos, cost_nanos.map(|nanos| number(nanos).into())),
+        (Column::ErrorMessage, error_message.map(Into::into)),
+        (Column::Run, run.as_ref().map(RunId::as_str).map(Into::into)),
+        (Column::RunEntries, run_entries.map(|(_, to)| number(to).into())),
+        (Column::CancelAsked, cancel_asked.map(Into::into)),
+        (Column::Settled, settled.map(Into::into)),
+    ];
+    let mut update = job::Entity::update_many()
+        .col_expr(Column::Events, Expr::col(Column::Events).add(events))
+        .filter(Column::Id.eq(id.as_str()));
+    for (column, value) in sets {
+        if let Some(value) = value {
+            update = update.col_expr(column, Expr::value(value));
+        }
+    }
+    if let Held::By(attempt) = held {
+        update = update.filter(Column::Attempt.eq(attempt));
+    }
+    if let Some((from, _)) = status {
+        update = update.filter(Column::Status.eq(from.as_str()));
+    }
+    if let Some((from, _)) = run_entries {
+        update = update.filter(Column::RunEntries.eq(number(from)));
+    }
+    if update.exec(transaction).await?.rows_affected == 0 {
+        return Ok(None);
+    }
+    job::Entity::find_by_id(id.as_str()).one(transaction).await
+}

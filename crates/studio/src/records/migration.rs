@@ -1,0 +1,182 @@
+//! The form of the tables, one step after the other. Steps are only ever added, and each can be done again: see the records
+//! of workspaces, which are kept in the same database.
+
+use sea_orm_migration::prelude::*;
+use sea_orm_migration::schema::{
+    big_integer, big_integer_null, binary, boolean, integer, integer_null, string, string_null, text, text_null,
+};
+use sea_orm_migration::{MigrationName, MigrationTrait, MigratorTrait, SchemaManager};
+
+pub(super) struct Migrator;
+
+#[async_trait::async_trait]
+impl MigratorTrait for Migrator {
+    fn migrations() -> Vec<Box<dyn MigrationTrait>> {
+        vec![Box::new(Users), Box::new(Jobs), Box::new(Timeline)]
+    }
+
+    fn migration_table_name() -> DynIden {
+        "studio_migration".into_iden()
+    }
+}
+
+/// Users, their tokens and credits.
+struct Users;
+
+impl MigrationName for Users {
+    fn name(&self) -> &str {
+        "m0001_users"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Users {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let user = Table::create()
+            .table("studio_user")
+            .if_not_exists()
+            .col(string("id").primary_key())
+            .col(string("name").unique_key())
+            .col(big_integer("created_at_us"))
+            .col(big_integer("turn").default(0))
+            .to_owned();
+        let token = Table::create()
+            .table("studio_token")
+            .if_not_exists()
+            .col(string("digest").primary_key())
+            .col(string("owner"))
+            .col(big_integer("created_at_us"))
+            .to_owned();
+        let credit = Table::create()
+            .table("studio_credit")
+            .if_not_exists()
+            .col(string("id").primary_key())
+            .col(string("owner"))
+            .col(big_integer("at_us"))
+            .col(big_integer("change"))
+            .col(text("reason"))
+            .col(string_null("job"))
+            .to_owned();
+        manager.create_table(user).await?;
+        manager.create_table(token).await?;
+        manager.create_table(credit).await?;
+        index(manager, "studio_credit", "studio_credit_owner", &["owner"]).await
+    }
+}
+
+/// Projects and their builds.
+struct Jobs;
+
+impl MigrationName for Jobs {
+    fn name(&self) -> &str {
+        "m0002_jobs"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Jobs {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let project = Table::create()
+            .table("studio_project")
+            .if_not_exists()
+            .col(string("id").primary_key())
+            .col(string("owner"))
+            .col(string("name"))
+            .col(big_integer("created_at_us"))
+            .col(big_integer("builds").default(0))
+            .index(Index::create().unique().name("studio_project_name").col("owner").col("name"))
+            .to_owned();
+        let job = Table::create()
+            .table("studio_job")
+            .if_not_exists()
+            .col(string("id").primary_key())
+            .col(string("project"))
+            .col(string("owner"))
+            .col(text("goal"))
+            .col(text("spec"))
+            .col(text("model"))
+            .col(string("status"))
+            .col(text("stage_label"))
+            .col(big_integer("created_at_us"))
+            .col(big_integer_null("finished_at_us"))
+            .col(big_integer("build_version"))
+            .col(string("workspace"))
+            .col(string("workspace_path"))
+            .col(string_null("begins_from"))
+            .col(string_null("rebuilt_from"))
+            .col(string_null("sandbox_id"))
+            .col(boolean("sandbox_paused").default(false))
+            .col(big_integer_null("sandbox_expires_at_us"))
+            .col(text_null("preview_url"))
+            .col(integer_null("preview_port"))
+            .col(big_integer("cost_nanos").default(0))
+            .col(text_null("error_message"))
+            .col(string_null("run"))
+            .col(big_integer("run_entries").default(0))
+            .col(big_integer("attempt").default(0))
+            .col(string_null("claim"))
+            .col(big_integer("lease_until_us").default(0))
+            .col(boolean("cancel_asked").default(false))
+            .col(boolean("settled").default(false))
+            .col(big_integer("events").default(0))
+            .to_owned();
+        manager.create_table(project).await?;
+        manager.create_table(job).await?;
+        index(manager, "studio_job", "studio_job_owner", &["owner", "created_at_us"]).await?;
+        index(manager, "studio_job", "studio_job_open", &["settled", "lease_until_us"]).await?;
+        index(manager, "studio_job", "studio_job_workspace", &["workspace"]).await
+    }
+}
+
+/// What happened in them, and how it looked.
+struct Timeline;
+
+impl MigrationName for Timeline {
+    fn name(&self) -> &str {
+        "m0003_timeline"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Timeline {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let event = Table::create()
+            .table("studio_event")
+            .if_not_exists()
+            .col(string("job"))
+            .col(big_integer("seq"))
+            .col(big_integer("at_us"))
+            .col(text("body"))
+            .primary_key(Index::create().col("job").col("seq"))
+            .to_owned();
+        let screenshot = Table::create()
+            .table("studio_screenshot")
+            .if_not_exists()
+            .col(string("id").primary_key())
+            .col(string("job"))
+            .col(string("device"))
+            .col(integer("width"))
+            .col(integer("height"))
+            .col(big_integer("taken_at_us"))
+            .col(text("reason"))
+            .col(string("media_type"))
+            .col(binary("content"))
+            .to_owned();
+        manager.create_table(event).await?;
+        manager.create_table(screenshot).await?;
+        index(manager, "studio_screenshot", "studio_screenshot_job", &["job", "taken_at_us"]).await
+    }
+}
+
+async fn index(
+    manager: &SchemaManager<'_>,
+    table: &'static str,
+    name: &'static str,
+    columns: &[&'static str],
+) -> Result<(), DbErr> {
+    let mut index = Index::create().if_not_exists().name(name).table(table).to_owned();
+    for column in columns {
+        index.col(*column);
+    }
+    manager.create_index(index).await
+}

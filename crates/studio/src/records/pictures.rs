@@ -1,0 +1,112 @@
+//! Pictures of jobs, in the database: whichever process is asked has them.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect};
+
+use super::entity::screenshot;
+use super::{Damage, Records, RecordsError, cannot};
+use crate::id::{JobId, ScreenshotId};
+use crate::view::{PictureFile, Screenshot};
+
+/// A picture that is to be kept.
+#[derive(Debug, Clone)]
+pub struct NewPicture {
+    pub device: String,
+    pub width: u32,
+    pub height: u32,
+    pub reason: String,
+    pub media_type: String,
+    pub content: Bytes,
+}
+
+type Row = (String, String, i32, i32, i64, String);
+
+fn from_row((id, device, width, height, taken_at_us, reason): Row) -> Result<Screenshot, Damage> {
+    Ok(Screenshot {
+        id: id.parse()?,
+        device,
+        width: u32::try_from(width)?,
+        height: u32::try_from(height)?,
+        taken_at: Timestamp::from_microsecond(taken_at_us)?,
+        reason,
+    })
+}
+
+impl Records {
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn keep_picture(&self, job: &JobId, new: NewPicture) -> Result<Screenshot, RecordsError> {
+        let NewPicture { device, width, height, reason, media_type, content } = new;
+        let kept = Screenshot { id: ScreenshotId::new(), device, width, height, taken_at: Timestamp::now(), reason };
+        let row = screenshot::Model {
+            id: kept.id.to_string(),
+            job: job.to_string(),
+            device: kept.device.clone(),
+            width: i32::try_from(width).unwrap_or(i32::MAX),
+            height: i32::try_from(height).unwrap_or(i32::MAX),
+            taken_at_us: kept.taken_at.as_microsecond(),
+            reason: kept.reason.clone(),
+            media_type,
+            content: content.into(),
+        };
+        let insert = screenshot::Entity::insert(row.into_active_model());
+        insert.exec_without_returning(&self.database).await.map_err(cannot("write"))?;
+        Ok(kept)
+    }
+
+    /// The newest first.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn pictures(&self, job: &JobId) -> Result<Vec<Screenshot>, RecordsError> {
+        let rows: Vec<Row> = screenshot::Entity::find()
+            .select_only()
+            .columns([
+                screenshot::Column::Id,
+                screenshot::Column::Device,
+                screenshot::Column::Width,
+                screenshot::Column::Height,
+                screenshot::Column::TakenAtUs,
+                screenshot::Column::Reason,
+            ])
+            .filter(screenshot::Column::Job.eq(job.as_str()))
+            .order_by_desc(screenshot::Column::TakenAtUs)
+            .into_tuple()
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let read: Result<Vec<_>, Damage> = rows.into_iter().map(from_row).collect();
+        read.map_err(cannot("understand"))
+    }
+
+    /// The newest desktop picture of each of these jobs, as far as there is one.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn newest_pictures(&self, jobs: &[JobId]) -> Result<Vec<(JobId, ScreenshotId)>, RecordsError> {
+        let rows: Vec<(String, String)> = screenshot::Entity::find()
+            .select_only()
+            .columns([screenshot::Column::Job, screenshot::Column::Id])
+            .filter(screenshot::Column::Job.is_in(jobs.iter().map(JobId::as_str)))
+            .filter(screenshot::Column::Device.eq("desktop"))
+            .order_by_asc(screenshot::Column::TakenAtUs)
+            .into_tuple()
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let read: Result<Vec<_>, Damage> = rows.into_iter().map(|(job, id)| Ok((job.parse()?, id.parse()?))).collect();
+        read.map_err(cannot("understand"))
+    }
+
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn picture(&self, job: &JobId, id: &ScreenshotId) -> Result<Option<PictureFile>, RecordsError> {
+        let row = screenshot::Entity::find_by_id(id.as_str())
+            .filter(screenshot::Column::Job.eq(job.as_str()))
+            .one(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        Ok(row.map(|row| PictureFile { media_type: row.media_type, content: row.content.into() }))
+    }
+}

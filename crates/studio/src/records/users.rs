@@ -1,0 +1,194 @@
+//! Users, their tokens and their credits.
+
+use jiff::Timestamp;
+use sea_orm::sea_query::{Expr, ExprTrait};
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbErr, EntityTrait, IntoActiveModel, PaginatorTrait,
+    QueryFilter, QueryOrder, QuerySelect, SqlErr, TransactionTrait,
+};
+use uuid::Uuid;
+
+use super::entity::{credit, token, user};
+use super::{Damage, Records, RecordsError, cannot};
+use crate::id::{JobId, UserId};
+use crate::token::Digest;
+use crate::view::User;
+
+/// What became of a change of credits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credited {
+    /// With what is left.
+    Done(i64),
+    /// There are not so many.
+    TooFew,
+}
+
+/// Somebody has that name already.
+#[derive(Debug, thiserror::Error)]
+pub enum NameTaken {
+    #[error("there is a user {0} already")]
+    Taken(String),
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+}
+
+fn to_user(row: user::Model) -> Result<User, Damage> {
+    Ok(User { id: row.id.parse()?, name: row.name })
+}
+
+impl Records {
+    /// A new user with a token and credits.
+    ///
+    /// # Errors
+    /// [`NameTaken`], or the records cannot be written.
+    pub async fn add_user(&self, name: &str, token: &Digest, credits: i64) -> Result<User, NameTaken> {
+        let (id, now) = (UserId::new(), Timestamp::now());
+        let transaction = self.database.begin().await.map_err(cannot("write"))?;
+        let row =
+            user::Model { id: id.to_string(), name: name.to_owned(), created_at_us: now.as_microsecond(), turn: 0 };
+        match user::Entity::insert(row.into_active_model()).exec_without_returning(&transaction).await {
+            Err(error) if matches!(error.sql_err(), Some(SqlErr::UniqueConstraintViolation(_))) => {
+                return Err(NameTaken::Taken(name.to_owned()));
+            }
+            other => other.map_err(cannot("write"))?,
+        };
+        insert_token(&transaction, &id, token, now).await.map_err(cannot("write"))?;
+        if credits != 0 {
+            note_credit(&transaction, &id, credits, "for the beginning", None, now).await.map_err(cannot("write"))?;
+        }
+        transaction.commit().await.map_err(cannot("write"))?;
+        Ok(User { id, name: name.to_owned() })
+    }
+
+    /// By name.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn users(&self) -> Result<Vec<User>, RecordsError> {
+        let rows = user::Entity::find().order_by_asc(user::Column::Name).all(&self.database).await;
+        let users: Result<Vec<User>, Damage> = rows.map_err(cannot("read"))?.into_iter().map(to_user).collect();
+        users.map_err(cannot("understand"))
+    }
+
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn user_named(&self, name: &str) -> Result<Option<User>, RecordsError> {
+        let row = user::Entity::find().filter(user::Column::Name.eq(name)).one(&self.database).await;
+        row.map_err(cannot("read"))?.map(|row| to_user(row).map_err(cannot("understand"))).transpose()
+    }
+
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn user_with(&self, token: &Digest) -> Result<Option<User>, RecordsError> {
+        let row = token::Entity::find_by_id(token.as_str()).one(&self.database).await.map_err(cannot("read"))?;
+        let Some(row) = row else { return Ok(None) };
+        // Whoever can time the index learns at most a digest's beginning; the whole is compared in constant time.
+        if !token.is(&row.digest) {
+            return Ok(None);
+        }
+        let row = user::Entity::find_by_id(row.user).one(&self.database).await.map_err(cannot("read"))?;
+        row.map(|row| to_user(row).map_err(cannot("understand"))).transpose()
+    }
+
+    /// A new token in place of all that the user had.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn replace_token(&self, user: &UserId, token: &Digest) -> Result<(), RecordsError> {
+        let transaction = self.database.begin().await.map_err(cannot("write"))?;
+        let old = token::Entity::delete_many().filter(token::Column::User.eq(user.as_str()));
+        old.exec(&transaction).await.map_err(cannot("write"))?;
+        insert_token(&transaction, user, token, Timestamp::now()).await.map_err(cannot("write"))?;
+        transaction.commit().await.map_err(cannot("write"))
+    }
+
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn credits(&self, user: &UserId) -> Result<i64, RecordsError> {
+        balance(&self.database, user).await.map_err(cannot("read"))
+    }
+
+    /// Gives credits, or takes them, as many as there are.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn credit(&self, user: &UserId, change: i64, reason: &str) -> Result<Credited, RecordsError> {
+        let transaction = self.database.begin().await.map_err(cannot("write"))?;
+        match charge(&transaction, user, change, reason, None).await.map_err(cannot("write"))? {
+            Credited::TooFew => Ok(Credited::TooFew),
+            done => {
+                transaction.commit().await.map_err(cannot("write"))?;
+                Ok(done)
+            }
+        }
+    }
+
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn has_users(&self) -> Result<bool, RecordsError> {
+        Ok(user::Entity::find().count(&self.database).await.map_err(cannot("read"))? > 0)
+    }
+}
+
+/// Changes credits inside of a transaction, which this keeps for itself: nobody else changes the same user's meanwhile.
+pub(super) async fn charge(
+    transaction: &DatabaseTransaction,
+    user: &UserId,
+    change: i64,
+    reason: &str,
+    job: Option<&JobId>,
+) -> Result<Credited, DbErr> {
+    user::Entity::update_many()
+        .col_expr(user::Column::Turn, Expr::col(user::Column::Turn).add(1))
+        .filter(user::Column::Id.eq(user.as_str()))
+        .exec(transaction)
+        .await?;
+    let left = balance(transaction, user).await?.saturating_add(change);
+    if change < 0 && left < 0 {
+        return Ok(Credited::TooFew);
+    }
+    note_credit(transaction, user, change, reason, job, Timestamp::now()).await?;
+    Ok(Credited::Done(left))
+}
+
+async fn note_credit<C: ConnectionTrait>(
+    database: &C,
+    user: &UserId,
+    change: i64,
+    reason: &str,
+    job: Option<&JobId>,
+    at: Timestamp,
+) -> Result<(), DbErr> {
+    let row = credit::Model {
+        id: Uuid::new_v4().to_string(),
+        user: user.to_string(),
+        at_us: at.as_microsecond(),
+        change,
+        reason: reason.to_owned(),
+        job: job.map(ToString::to_string),
+    };
+    credit::Entity::insert(row.into_active_model()).exec_without_returning(database).await.map(drop)
+}
+
+async fn insert_token<C: ConnectionTrait>(
+    database: &C,
+    user: &UserId,
+    token: &Digest,
+    at: Timestamp,
+) -> Result<(), DbErr> {
+    let row =
+        token::Model { digest: token.as_str().to_owned(), user: user.to_string(), created_at_us: at.as_microsecond() };
+    token::Entity::insert(row.into_active_model()).exec_without_returning(database).await.map(drop)
+}
+
+async fn balance<C: ConnectionTrait>(database: &C, user: &UserId) -> Result<i64, DbErr> {
+    // A sum of many has another type on each database; there are few, and they are added here.
+    let changes: Vec<i64> = credit::Entity::find()
+        .select_only()
+        .column(credit::Column::Change)
+        .filter(credit::Column::User.eq(user.as_str()))
+        .into_tuple()
+        .all(database)
+        .await?;
+    Ok(changes.into_iter().fold(0, i64::saturating_add))
+}

@@ -1,0 +1,143 @@
+//! What a caller is told when a call is refused or fails: one JSON object, whatever went wrong.
+
+use std::error::Error;
+use std::time::Duration;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, StatusCode, Uri};
+use schemars::JsonSchema;
+use serde::Serialize;
+use tracing::error;
+
+use crate::StudioError;
+
+/// What went wrong.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(super) struct ErrorBody {
+    /// The HTTP status again.
+    #[schemars(range(min = 400, max = 599))]
+    code: u16,
+    /// For people.
+    message: String,
+    /// For programs, where the status alone does not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_type: Option<&'static str>,
+    /// What to do next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'static str>,
+}
+
+/// A call that is not answered as the caller wished.
+#[derive(Debug)]
+pub(super) struct Failure {
+    status: StatusCode,
+    body: Box<ErrorBody>,
+    retry_after: Option<Duration>,
+}
+
+impl Failure {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        let body = ErrorBody { code: status.as_u16(), message: message.into(), error_type: None, hint: None };
+        Self { status, body: Box::new(body), retry_after: None }
+    }
+
+    fn kind(mut self, error_type: &'static str) -> Self {
+        self.body.error_type = Some(error_type);
+        self
+    }
+
+    fn hint(mut self, hint: &'static str) -> Self {
+        self.body.hint = Some(hint);
+        self
+    }
+
+    pub(super) fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "there is no such thing, or it is not yours")
+    }
+
+    pub(super) fn unauthorized(message: &'static str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, message)
+            .hint("send `Authorization: Bearer TOKEN`, or sign in; `sandbar user token` makes a token")
+    }
+
+    pub(super) fn foreign(message: &'static str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, message)
+            .kind("csrf")
+            .hint("requests with the session's cookie need the header `X-Sandbar-Csrf: 1` and this server's own origin")
+    }
+
+    pub(super) fn invalid(field: &str, message: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{field}: {message}")).kind("invalid")
+    }
+
+    pub(super) fn too_many(wait: Duration) -> Self {
+        let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "too many requests");
+        Self { retry_after: Some(wait), ..refused.hint("wait as long as `Retry-After` says") }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(super) fn message(&self) -> &str {
+        &self.body.message
+    }
+}
+
+impl From<StudioError> for Failure {
+    fn from(error: StudioError) -> Self {
+        let with = |status| Self::new(status, error.to_string());
+        match &error {
+            StudioError::NotFound => Self::not_found(),
+            StudioError::NotReady { .. } => {
+                with(StatusCode::UNPROCESSABLE_ENTITY).kind("not_ready").hint("wait until its status is `ready`")
+            }
+            StudioError::NoCredits => with(StatusCode::PAYMENT_REQUIRED)
+                .kind("no_credits")
+                .hint("`sandbar user credits NAME COUNT` on the server adds some"),
+            StudioError::ConfirmNeeded { .. } => {
+                with(StatusCode::CONFLICT).kind("confirm_needed").hint("ask, then send `{\"confirm\": true}`")
+            }
+            StudioError::SandboxExpired => {
+                with(StatusCode::SERVICE_UNAVAILABLE).kind("sandbox_expired").hint("rebuild it")
+            }
+            StudioError::SandboxUnreachable => {
+                with(StatusCode::SERVICE_UNAVAILABLE).kind("sandbox_unreachable").hint("try again later, or rebuild it")
+            }
+            StudioError::Invalid { field, message } => Self::invalid(field, message),
+            StudioError::Asleep => with(StatusCode::UNPROCESSABLE_ENTITY).kind("asleep").hint("resume its preview first"),
+            StudioError::Conflict(_) => with(StatusCode::CONFLICT).kind("conflict"),
+            StudioError::Unavailable(_) => {
+                error!(error = with_causes(&error), "a call of the studio failed");
+                with(StatusCode::SERVICE_UNAVAILABLE).kind("unavailable").hint("try again; the server's log says more")
+            }
+        }
+    }
+}
+
+fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |cause| (**cause).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body)).into_response();
+        if let Some(wait) = self.retry_after {
+            let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// The path is served, but not with that method. axum adds which are.
+pub(super) async fn wrong_method(method: Method, uri: Uri) -> Failure {
+    Failure::new(StatusCode::METHOD_NOT_ALLOWED, format!("method {method} is not allowed on '{}'", uri.path()))
+}

@@ -1,0 +1,94 @@
+//! What a call gets out of a request, with refusals in our own form.
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use super::failure::Failure;
+use super::text::Object;
+
+/// Longest body: a goal and fifty phases at their longest.
+pub(super) const BODY_BYTES: usize = 2 << 20;
+
+/// What the path names. A name that cannot be one names nothing.
+pub(super) struct At<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let named = Path::<T>::from_request_parts(parts, state).await;
+        named.map(|Path(value)| Self(value)).map_err(|_| Failure::not_found())
+    }
+}
+
+/// The query.
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        match Query::<T>::from_request_parts(parts, state).await {
+            Ok(Query(value)) => Ok(Self(value)),
+            Err(rejection) => Err(Failure::new(StatusCode::BAD_REQUEST, rejection.body_text())),
+        }
+    }
+}
+
+/// A JSON object as the body.
+pub(super) struct Sent<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Sent<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let is_json = is_json(request.headers());
+        let body = read(request, state).await?;
+        if !is_json {
+            return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body must be `application/json`"));
+        }
+        parse(&body).map(Self)
+    }
+}
+
+/// The same, or no body at all.
+pub(super) struct MaybeSent<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for MaybeSent<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let is_json = is_json(request.headers());
+        let body = read(request, state).await?;
+        match (body.is_empty(), is_json) {
+            (true, _) => Ok(Self(T::default())),
+            (false, true) => parse(&body).map(Self),
+            (false, false) => {
+                Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body must be `application/json`"))
+            }
+        }
+    }
+}
+
+async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Failure> {
+    let read = Bytes::from_request(request, state).await;
+    read.map_err(|rejection| Failure::new(rejection.status(), rejection.body_text()))
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
+    match serde_json::from_slice::<Object<T>>(body) {
+        Ok(Object(value)) => Ok(value),
+        Err(error) if error.classify() == Category::Data => Err(Failure::invalid("body", error)),
+        Err(error) => Err(Failure::new(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}"))),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
