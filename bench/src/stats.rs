@@ -35,6 +35,12 @@ impl Samples {
     }
 }
 
+impl FromIterator<Duration> for Samples {
+    fn from_iter<I: IntoIterator<Item = Duration>>(samples: I) -> Self {
+        Self(samples.into_iter().collect())
+    }
+}
+
 /// Milliseconds, with as many digits as mean something.
 pub(crate) fn millis(duration: Duration) -> String {
     let value = duration.as_secs_f64() * 1e3;

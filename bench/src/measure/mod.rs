@@ -8,6 +8,7 @@ mod rotation;
 mod snapshots;
 mod tools;
 mod transfer;
+mod turns;
 
 use serde::Serialize;
 
@@ -121,7 +122,7 @@ type Step = fn(&Server, &Plan) -> anyhow::Result<Vec<Row>>;
 
 /// Runs the measurements whose name contains `only`, in an order that keeps the memory figure last.
 pub(crate) fn all(server: &Server, plan: &Plan, only: &str) -> anyhow::Result<Vec<Row>> {
-    let steps: [(&str, Step); 9] = [
+    let steps: [(&str, Step); 10] = [
         ("create", commands::create),
         ("run", commands::warm),
         ("transfer", transfer::transfer),
@@ -130,6 +131,7 @@ pub(crate) fn all(server: &Server, plan: &Plan, only: &str) -> anyhow::Result<Ve
         ("tools", tools::tools),
         ("snapshots", snapshots::snapshots),
         ("rotation", rotation::rotation),
+        ("loop", turns::turns),
         ("density", density::density),
     ];
     let mut rows = Vec::new();
