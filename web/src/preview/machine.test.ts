@@ -29,7 +29,7 @@ test("a word about an earlier frame changes nothing", () => {
 });
 
 test("a loaded frame is not touched when its sandbox falls asleep", () => {
-  const asleep = next(active(), { type: "slept" });
+  const asleep = next(active(), checked("paused"));
   assert.deepEqual(asleep, { kind: "active", url: URL_A, load: 1, asleep: true });
   assert.deepEqual(next(asleep, checked("paused")), asleep);
   assert.deepEqual(next(asleep, checked("active", URL_A)), active());
@@ -37,7 +37,7 @@ test("a loaded frame is not touched when its sandbox falls asleep", () => {
 
 test("whoever comes to a sleeping preview finds it paused", () => {
   assert.deepEqual(next(FIRST, checked("paused")), { kind: "paused" });
-  assert.deepEqual(next(FIRST, { type: "slept" }), { kind: "paused" });
+  assert.deepEqual(next({ kind: "blocked", url: URL_A }, checked("paused")), { kind: "paused" });
 });
 
 test("resuming ends in a fresh frame", () => {
@@ -46,7 +46,7 @@ test("resuming ends in a fresh frame", () => {
 });
 
 test("a sleeping frame can be resumed, too", () => {
-  const state = run(active(), { type: "slept" }, { type: "resume" }, { type: "resumed", url: URL_A });
+  const state = run(active(), checked("paused"), { type: "resume" }, { type: "resumed", url: URL_A });
   assert.equal(state.kind, "loading");
 });
 
@@ -54,7 +54,6 @@ test("while it resumes, nothing but its own end moves the pane", () => {
   const others: Happening[] = [
     { type: "check" },
     { type: "resume" },
-    { type: "slept" },
     { type: "check_failed", message: "x" },
     { type: "frame_loaded", load: 1 },
     { type: "frame_late", load: 1 },
@@ -96,7 +95,6 @@ test("an expired sandbox is said so, over a frame as well", () => {
 
 test("an app that forbids frames is blocked, with its address", () => {
   assert.deepEqual(next(FIRST, checked("blocked", URL_A)), { kind: "blocked", url: URL_A });
-  assert.deepEqual(next({ kind: "blocked", url: URL_A }, { type: "slept" }), { kind: "paused" });
 });
 
 test("before there is a preview the pane waits; after the build it says why there is none", () => {
@@ -126,15 +124,15 @@ test("a frame that never loads is an error", () => {
 });
 
 test("somebody else's resume wakes this pane", () => {
-  assert.equal(next({ kind: "paused" }, { type: "resumed", url: URL_B }).kind, "loading");
-  assert.equal(next(active(), { type: "resumed", url: URL_A }).kind, "active");
+  assert.equal(next({ kind: "paused" }, checked("active", URL_B)).kind, "loading");
+  assert.deepEqual(next({ kind: "paused" }, { type: "resumed", url: URL_B }), { kind: "paused" });
 });
 
 test("every state is reached, and there are nine", () => {
   const reached = new Set<string>();
   const queue: Preview[] = [FIRST];
   const events: Happening[] = [
-    { type: "check" }, { type: "resume" }, { type: "slept" }, { type: "resumed", url: URL_A },
+    { type: "check" }, { type: "resume" }, { type: "resumed", url: URL_A },
     { type: "frame_loaded", load: 1 }, { type: "frame_late", load: 1 },
     { type: "resume_refused", failure: "sandbox_expired" }, { type: "resume_lost", message: "m" },
     { type: "check_failed", message: "m" },

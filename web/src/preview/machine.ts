@@ -36,9 +36,7 @@ export type Happening =
   | { type: "resume" }
   | { type: "resumed"; url: string }
   | { type: "resume_refused"; failure: Failure }
-  | { type: "resume_lost"; message: string }
-  /** The timeline says that the sandbox fell asleep. */
-  | { type: "slept" };
+  | { type: "resume_lost"; message: string };
 
 export const FIRST: Preview = { kind: "checking" };
 
@@ -84,14 +82,11 @@ export function next(state: Preview, event: Happening): Preview {
     case "resume":
       return state.kind === "paused" || state.kind === "active" ? { kind: "resuming" } : state;
     case "resumed":
-      return state.kind === "resuming" || state.kind === "paused" ? load(state, event.url) : state;
+      return state.kind === "resuming" ? load(state, event.url) : state;
     case "resume_refused":
       return state.kind === "resuming" ? { kind: "resume_failed", failure: event.failure } : state;
     case "resume_lost":
       return state.kind === "resuming" ? { kind: "error", message: event.message, next: "retry" } : state;
-    case "slept":
-      if (state.kind === "active") return { ...state, asleep: true };
-      return state.kind === "checking" || state.kind === "blocked" ? { kind: "paused" } : state;
   }
 }
 

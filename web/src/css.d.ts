@@ -1,0 +1,2 @@
+// esbuild bundles what is imported for its effect.
+declare module "*.css";

@@ -1,0 +1,179 @@
+// One build: what happens on the left, what comes of it on the right; on a phone, everything in tabs.
+
+import { useCallback, useEffect, useState } from "preact/hooks";
+import { api } from "../api";
+import { age, money } from "../format";
+import { useLoaded, useMedia, useNow } from "../hooks";
+import { FilesPanel } from "../panels/files";
+import { ScreenshotsPanel } from "../panels/screenshots";
+import { TerminalPanel } from "../panels/terminal";
+import { UsagePanel } from "../panels/usage";
+import { Confirm, type Question } from "../parts/confirm";
+import { Icon } from "../parts/icon";
+import { Link } from "../parts/link";
+import { Menu, type MenuItem } from "../parts/menu";
+import { Problem, Waiting } from "../parts/spinner";
+import { StatusBadge } from "../parts/status";
+import { Tabs, type Tab } from "../parts/tabs";
+import { TopBar } from "../parts/topbar";
+import { TEXT } from "../preview/machine";
+import { PreviewPane } from "../preview/pane";
+import { usePreview } from "../preview/use-preview";
+import { buildPath, go } from "../route";
+import { TimelineView } from "../timeline/view";
+import { useTimeline } from "../timeline/use-timeline";
+import { isFinished, type Job, type Snapshot } from "../wire";
+
+type TabName = "timeline" | "preview" | "files" | "screenshots" | "terminal" | "usage";
+
+export function BuildPage({ id }: { id: string }) {
+  const [loaded, again] = useLoaded(id, () => api.job(id));
+  const job = loaded.state === "loaded" ? loaded.value : null;
+  const preview = usePreview(id, job?.status ?? null);
+  const [version, setVersion] = useState(0);
+  const { timeline, connection } = useTimeline(id, () => {
+    setVersion((before) => before + 1);
+    void again();
+    void preview.check();
+  });
+  const wide = useMedia("(min-width: 900px)");
+  const [tab, setTab] = useState<TabName>("preview");
+  const [question, setQuestion] = useState<Question | null>(null);
+  const [announced, setAnnounced] = useState("");
+  const announce = useCallback((text: string) => setAnnounced(text), []);
+  const now = useNow();
+
+  useEffect(() => {
+    document.title = job ? `${job.project_name}: ${job.goal}` : "Sandbar";
+    return () => {
+      document.title = "Sandbar";
+    };
+  }, [job?.project_name, job?.goal]);
+  useEffect(() => {
+    if (!wide) setTab("timeline");
+    else setTab((before) => (before === "timeline" ? "preview" : before));
+  }, [wide]);
+
+  if (connection === "gone" || (loaded.state === "failed" && !job)) {
+    return (
+      <>
+        <TopBar />
+        <main class="page"><Problem message={loaded.state === "failed" ? loaded.message : "This build does not exist."} onRetry={() => void again()} /></main>
+      </>
+    );
+  }
+  if (!job) return <><TopBar /><main class="page"><Waiting what="Loading the build…" /></main></>;
+
+  const working = !isFinished(job.status);
+  const open = timeline.rows.filter((row) => row.kind === "approval" && row.answer === "open").length;
+  const rebuild = () => setQuestion({
+    title: "Rebuild",
+    text: TEXT.question,
+    yes: "Rebuild",
+    action: async () => go(buildPath((await api.rebuild(id)).job_id)),
+  });
+  const restore = (snapshot: Snapshot) => setQuestion({
+    title: "Go back to this snapshot",
+    text: `The ${snapshot.files} files of this snapshot take the place of what is there now. What is there now is saved first.`,
+    yes: "Go back",
+    action: async () => {
+      const restored = await api.restore(id, snapshot.key);
+      if (restored.job_id !== id) go(buildPath(restored.job_id));
+      else void again();
+    },
+  });
+
+  const view = <TimelineView job={id} timeline={timeline} connection={connection} working={working && open === 0} />;
+  const tabs: Tab<TabName>[] = [
+    ...(wide ? [] : [{ name: "timeline", title: "Timeline", panel: view } as const]),
+    { name: "preview", title: "Preview", panel: <PreviewPane control={preview} status={job.status} onRebuild={rebuild} onAnnounce={announce} /> },
+    { name: "files", title: "Files", panel: <FilesPanel job={id} version={version} onRestore={restore} /> },
+    { name: "screenshots", title: "Screenshots", panel: <ScreenshotsPanel job={id} version={version} /> },
+    { name: "terminal", title: "Terminal", panel: <TerminalPanel job={id} {...terminal(job, preview.state.kind, () => { setTab("preview"); preview.resume(); })} /> },
+    { name: "usage", title: "Usage", panel: <UsagePanel job={id} version={version} context={timeline.context} /> },
+  ];
+  return (
+    <div class="build">
+      <TopBar><Link to="/" class="crumb"><Icon name="back" size={15} />All builds</Link></TopBar>
+      <header class="build-head">
+        <div class="build-title">
+          <p class="soft small build-where">{job.project_name} · build {job.build_version}{job.model ? ` · ${job.model}` : ""}</p>
+          <h1>{job.goal}</h1>
+        </div>
+        <div class="build-facts">
+          <StatusBadge status={job.status} />
+          {working && job.stage_label && <span class="soft small stage">{job.stage_label}</span>}
+          <span class="soft small">{age(job.created_at, now)}</span>
+          <span class="figure" aria-label="Cost so far" title="Cost so far">{money(timeline.totalCost ?? job.cost_usd)}</span>
+          <Menu label="Actions for this build" items={actions(job, rebuild, setQuestion, again)} />
+        </div>
+        {job.status === "failed" && (
+          <p class="build-problem" role="alert">
+            <Icon name="alert" />
+            <span>{job.error_message ?? "This build has failed."}{job.debug_id && <span class="soft small"> ({job.debug_id})</span>}</span>
+            <button type="button" class="button small" onClick={rebuild}>Rebuild</button>
+          </p>
+        )}
+      </header>
+      {connection === "reconnecting" && <p class="offline" role="status">Connection lost. Trying to reach Sandbar again…</p>}
+      <main class="build-main" id="main">
+        {wide && <section class="build-timeline" aria-label="Timeline">{view}</section>}
+        <section class="build-result" aria-label="Result">
+          <Tabs label="Views of this build" tabs={tabs} current={tab} onChange={setTab} />
+        </section>
+      </main>
+      <div class="visually-hidden" role="status" aria-live="polite" data-live>
+        {`Build: ${job.status}. ${open ? "The model asks for permission. " : ""}${announced}`}
+      </div>
+      {question && <Confirm question={question} onClose={() => setQuestion(null)} />}
+    </div>
+  );
+}
+
+function terminal(job: Job, preview: string, resume: () => void): { unavailable: string | null; onResume: (() => void) | null } {
+  if (preview === "expired" || preview === "resume_failed") return { unavailable: "The sandbox of this build is gone.", onResume: null };
+  if (job.sandbox_paused) return { unavailable: "The terminal works while the preview is awake.", onResume: resume };
+  if (!job.sandbox_id) {
+    const text = isFinished(job.status) ? "This build has no sandbox any more." : "The sandbox is being prepared.";
+    return { unavailable: text, onResume: null };
+  }
+  return { unavailable: null, onResume: null };
+}
+
+function actions(job: Job, rebuild: () => void, ask: (question: Question) => void, again: () => Promise<void>): MenuItem[] {
+  const items: MenuItem[] = [];
+  if (job.status === "ready" && !job.sandbox_paused && job.sandbox_id) {
+    items.push({ title: "Let the preview sleep", action: () => void api.pause(job.job_id).then(again, again) });
+  }
+  if (isFinished(job.status)) items.push({ title: "Rebuild", action: rebuild });
+  else {
+    items.push({
+      title: "Cancel build",
+      action: () => ask({
+        title: "Cancel this build?",
+        text: "The model stops. The files it has written so far are saved.",
+        yes: "Cancel build",
+        danger: true,
+        action: async () => {
+          await api.cancel(job.job_id);
+          await again();
+        },
+      }),
+    });
+  }
+  items.push({
+    title: "Delete build",
+    danger: true,
+    action: () => ask({
+      title: "Delete this build?",
+      text: "Its timeline, its screenshots and its sandbox go with it. This can't be undone.",
+      yes: "Delete",
+      danger: true,
+      action: async () => {
+        await api.remove(job.job_id);
+        go("/");
+      },
+    }),
+  });
+  return items;
+}

@@ -1,0 +1,164 @@
+// The files of a build, as they are now or as a snapshot has them, and what changed between two of these. Reading wakes nothing.
+
+import { useState } from "preact/hooks";
+import { api, ApiError } from "../api";
+import { bytes, moment } from "../format";
+import { useLoaded } from "../hooks";
+import { DiffLines } from "../parts/diff-lines";
+import { Icon } from "../parts/icon";
+import { Problem, Waiting } from "../parts/spinner";
+import type { FileEntry, FileText, Snapshot } from "../wire";
+
+/** What the lists say for "as they are now"; a snapshot's key is never empty. */
+const NOW = "";
+const NOTHING = "-";
+
+interface Props {
+  job: string;
+  /** Grows when files may have changed, so that they are read anew. */
+  version: number;
+  onRestore: (snapshot: Snapshot) => void;
+}
+
+export function FilesPanel({ job, version, onRestore }: Props) {
+  const [snapshots] = useLoaded(`${job}/${version}`, () => api.snapshots(job));
+  const [shown, setShown] = useState(NOW);
+  const [against, setAgainst] = useState(NOTHING);
+  const [path, setPath] = useState<string | null>(null);
+  const known = snapshots.state === "loaded" ? [...snapshots.value].sort((a, b) => b.created_at.localeCompare(a.created_at)) : [];
+  const chosen = known.find((each) => each.key === shown);
+  return (
+    <div class="files">
+      <div class="files-head">
+        <label class="field inline">
+          <span>Show</span>
+          <select value={shown} onChange={(event) => setShown(event.currentTarget.value)} data-select="shown">
+            <option value={NOW}>Now</option>
+            {known.map((each) => <SnapshotOption key={each.key} snapshot={each} />)}
+          </select>
+        </label>
+        <label class="field inline">
+          <span>Compare with</span>
+          <select value={against} onChange={(event) => setAgainst(event.currentTarget.value)} data-select="against">
+            <option value={NOTHING}>Nothing</option>
+            {shown !== NOW && <option value={NOW}>Now</option>}
+            {known.filter((each) => each.key !== shown).map((each) => <SnapshotOption key={each.key} snapshot={each} />)}
+          </select>
+        </label>
+        {chosen && <button type="button" class="button small" onClick={() => onRestore(chosen)}>Go back to this</button>}
+      </div>
+      <div class="files-body">
+        <nav class="tree" aria-label="Files">
+          <Folder job={job} path="" snapshot={shown || null} version={version} current={path} onOpen={setPath} />
+        </nav>
+        <div class="file">
+          {path === null ? (
+            <div class="empty"><p>Choose a file to read it. With "Compare with" you see what changed since a snapshot.</p></div>
+          ) : against === NOTHING || against === shown ? (
+            <Content key={`${path}@${shown}`} job={job} path={path} snapshot={shown || null} version={version} />
+          ) : (
+            <Comparison key={`${path}@${against}..${shown}`} job={job} path={path} before={against || null} after={shown || null} version={version} />
+          )}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+function SnapshotOption({ snapshot }: { snapshot: Snapshot }) {
+  return <option value={snapshot.key}>{moment(snapshot.created_at)} ({snapshot.files} files)</option>;
+}
+
+interface FolderProps {
+  job: string;
+  path: string;
+  snapshot: string | null;
+  version: number;
+  current: string | null;
+  onOpen: (path: string) => void;
+}
+
+function Folder(props: FolderProps) {
+  const { job, path, snapshot, version } = props;
+  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}/${version}`, () => api.files(job, path, snapshot));
+  if (loaded.state === "loading") return <p class="soft small pad">Loading…</p>;
+  if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
+  const entries = [...loaded.value.entries].sort(
+    (a, b) => Number(b.kind === "directory") - Number(a.kind === "directory") || a.name.localeCompare(b.name),
+  );
+  if (!entries.length) return <p class="soft small pad">{path ? "Empty" : "No files yet. They appear when the build writes its first one."}</p>;
+  return <ul>{entries.map((entry) => <li key={entry.path}><Entry {...props} entry={entry} /></li>)}</ul>;
+}
+
+function Entry({ entry, ...props }: FolderProps & { entry: FileEntry }) {
+  const [open, setOpen] = useState(false);
+  if (entry.kind !== "directory") {
+    return (
+      <button type="button" class="entry" aria-current={props.current === entry.path ? "true" : undefined} onClick={() => props.onOpen(entry.path)}>
+        <Icon name="file" size={14} /><span class="entry-name">{entry.name}</span>
+        <span class="soft small figure">{bytes(entry.bytes)}</span>
+      </button>
+    );
+  }
+  return (
+    <>
+      <button type="button" class="entry" aria-expanded={open} onClick={() => setOpen(!open)}>
+        <span class={`turn ${open ? "open" : ""}`}><Icon name="chevron" size={12} /></span>
+        <Icon name="folder" size={14} /><span class="entry-name">{entry.name}</span>
+      </button>
+      {open && <Folder {...props} path={entry.path} />}
+    </>
+  );
+}
+
+interface ContentProps {
+  job: string;
+  path: string;
+  snapshot: string | null;
+  version: number;
+}
+
+function Content({ job, path, snapshot, version }: ContentProps) {
+  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}/${version}`, () => api.file(job, path, snapshot));
+  if (loaded.state === "loading") return <Waiting what="Reading…" />;
+  if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
+  const { value } = loaded;
+  return (
+    <>
+      <p class="file-head"><code>{value.path}</code><span class="soft small">{bytes(value.bytes)}</span></p>
+      {value.text === null ? (
+        <div class="empty"><p>{value.binary ? "This file is not text." : "This file can't be shown."}</p></div>
+      ) : (
+        <pre class="source" tabIndex={0}>{value.text.split("\n").map((line, index) => <span key={index} class="source-line">{line}{"\n"}</span>)}</pre>
+      )}
+      {value.truncated && <p class="soft small pad">Only the beginning is shown.</p>}
+    </>
+  );
+}
+
+function Comparison({ job, path, before, after, version }: { job: string; path: string; before: string | null; after: string | null; version: number }) {
+  const [loaded, again] = useLoaded(`${job}/${path}@${before}..${after}/${version}`, async () => {
+    const [old, fresh] = await Promise.all([textOrNothing(job, path, before), textOrNothing(job, path, after)]);
+    return { old, fresh };
+  });
+  if (loaded.state === "loading") return <Waiting what="Comparing…" />;
+  if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
+  const { old, fresh } = loaded.value;
+  const binary = old?.text === null || fresh?.text === null;
+  return (
+    <>
+      <p class="file-head"><code>{path}</code><span class="soft small">{!old ? "New file" : !fresh ? "Removed" : "Changes"}</span></p>
+      {binary ? <div class="empty"><p>This file is not text.</p></div> : <DiffLines before={old?.text ?? ""} after={fresh?.text ?? ""} />}
+    </>
+  );
+}
+
+/** A file that one side does not have is a difference, not a failure. */
+async function textOrNothing(job: string, path: string, snapshot: string | null): Promise<FileText | null> {
+  try {
+    return await api.file(job, path, snapshot);
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 404) return null;
+    throw error;
+  }
+}

@@ -1,0 +1,16 @@
+// How a build stands, in one word and one colour.
+
+import type { Status } from "../wire";
+
+const WORD: Record<Status, string> = {
+  queued: "Queued",
+  provisioning: "Preparing",
+  building: "Building",
+  ready: "Ready",
+  failed: "Failed",
+  cancelled: "Cancelled",
+};
+
+export function StatusBadge({ status }: { status: Status }) {
+  return <span class={`badge ${status}`} data-status={status}><span class="badge-dot" aria-hidden="true" />{WORD[status]}</span>;
+}

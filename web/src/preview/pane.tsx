@@ -1,0 +1,162 @@
+// The preview pane: one view a state of its machine. The frame is sandboxed and of another origin than this page.
+
+import { useEffect } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { Icon } from "../parts/icon";
+import { Spinner } from "../parts/spinner";
+import type { Status } from "../wire";
+import { TEXT, type Preview } from "./machine";
+import type { PreviewControl } from "./use-preview";
+
+/** Scripts and the app's own origin are what an app needs to run; it may not leave its frame for the whole page. */
+const SANDBOX = "allow-scripts allow-same-origin allow-forms allow-modals allow-popups allow-downloads";
+
+interface Props {
+  control: PreviewControl;
+  status: Status | null;
+  onRebuild: () => void;
+  onAnnounce: (text: string) => void;
+}
+
+export function PreviewPane({ control, status, onRebuild, onAnnounce }: Props) {
+  const { state } = control;
+  const words = announcement(state);
+  useEffect(() => onAnnounce(words), [words, onAnnounce]);
+  return (
+    <div class="preview" data-preview={state.kind}>
+      <Bar control={control} />
+      <div class="preview-body">
+        <Body control={control} status={status} onRebuild={onRebuild} />
+      </div>
+    </div>
+  );
+}
+
+function Bar({ control: { state, recheck, resume } }: { control: PreviewControl }) {
+  const url = "url" in state ? state.url : null;
+  if (!url) return null;
+  const asleep = state.kind === "active" && state.asleep;
+  return (
+    <div class="preview-bar">
+      <span class="address" title={url}>{url.replace(/^https?:\/\//, "")}</span>
+      {asleep && (
+        <button type="button" class="button small" onClick={resume}>
+          <Icon name="moon" size={13} />Resume preview
+        </button>
+      )}
+      <button type="button" class="button quiet icon-only" onClick={recheck} aria-label="Reload the preview" title="Reload">
+        <Icon name="reload" />
+      </button>
+      {!asleep && (
+        <a class="button quiet icon-only" href={url} target="_blank" rel="noopener noreferrer" aria-label="Open the preview in a new tab" title="Open in a new tab">
+          <Icon name="outside" />
+        </a>
+      )}
+    </div>
+  );
+}
+
+function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
+  const { state, resume, recheck, frameLoaded } = control;
+  switch (state.kind) {
+    case "checking":
+      return (
+        <Card waiting>
+          <p class="preview-title">{status === null || status === "ready" ? "Looking for the preview…" : "The preview is on its way"}</p>
+          {status !== null && status !== "ready" && <p class="soft">It appears here as soon as the app runs.</p>}
+        </Card>
+      );
+    case "loading":
+    case "active":
+      return (
+        <>
+          <iframe
+            key={state.load}
+            src={state.url}
+            title="Preview of the app"
+            sandbox={SANDBOX}
+            referrerpolicy="no-referrer"
+            onLoad={() => frameLoaded(state.load)}
+          />
+          {state.kind === "loading" && (
+            <div class="preview-veil"><Card waiting><p class="preview-title">Loading preview…</p></Card></div>
+          )}
+        </>
+      );
+    case "blocked":
+      return (
+        <Card icon="outside">
+          <p class="preview-title">{TEXT.blocked}</p>
+          <p class="soft">It works in a tab of its own.</p>
+          <a class="button primary" href={state.url} target="_blank" rel="noopener noreferrer">Open in a new tab</a>
+        </Card>
+      );
+    case "paused":
+      return (
+        <Card icon="moon">
+          <p class="preview-title">{TEXT.paused}</p>
+          <button type="button" class="button primary" onClick={resume}>Resume preview</button>
+        </Card>
+      );
+    case "expired":
+      return (
+        <Card icon="clock">
+          <p class="preview-title">{TEXT.expired}</p>
+          <p class="soft">Your files are kept. A rebuild starts from them.</p>
+          <button type="button" class="button primary" onClick={onRebuild}>Rebuild</button>
+        </Card>
+      );
+    case "resuming":
+      return <Card waiting><p class="preview-title">{TEXT.resuming}</p></Card>;
+    case "resume_failed":
+      return (
+        <Card icon="alert">
+          <p class="preview-title">{TEXT.resumeFailed}</p>
+          <p class="soft">{TEXT[state.failure]}</p>
+          <button type="button" class="button primary" onClick={onRebuild}>Rebuild</button>
+        </Card>
+      );
+    case "error":
+      return (
+        <Card icon="alert">
+          <p class="preview-title">{state.message}</p>
+          {state.next === "retry" && <button type="button" class="button" onClick={recheck}>Try again</button>}
+          {state.next === "rebuild" && <button type="button" class="button primary" onClick={onRebuild}>Rebuild</button>}
+          {state.next === "nothing" && <p class="soft">Its files and everything that was done are still here.</p>}
+        </Card>
+      );
+  }
+}
+
+function Card({ icon, waiting, children }: { icon?: "moon" | "clock" | "alert" | "outside"; waiting?: boolean; children: ComponentChildren }) {
+  return (
+    <div class="preview-card">
+      {waiting && <Spinner size={26} />}
+      {icon && <span class="preview-icon"><Icon name={icon} size={24} /></span>}
+      {children}
+    </div>
+  );
+}
+
+/** What a screen reader says when the state changes. */
+function announcement(state: Preview): string {
+  switch (state.kind) {
+    case "checking":
+    case "loading":
+      return "";
+    case "active":
+      return state.asleep ? TEXT.paused : "The preview is shown.";
+    case "blocked":
+      return TEXT.blocked;
+    case "paused":
+      return TEXT.paused;
+    case "expired":
+      return TEXT.expired;
+    case "resuming":
+      return TEXT.resuming;
+    case "resume_failed":
+      return `${TEXT.resumeFailed}. ${TEXT[state.failure]}`;
+    case "error":
+      return state.message;
+  }
+}

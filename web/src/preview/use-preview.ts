@@ -1,0 +1,97 @@
+// Drives the pane's machine: asks the server how the preview is, resumes it, watches the frame. Asking never wakes anything.
+
+import { useCallback, useEffect, useReducer, useRef } from "preact/hooks";
+import { api, ApiError, explain } from "../api";
+import { usePoll } from "../hooks";
+import { takeWantedResume } from "../route";
+import type { Status } from "../wire";
+import { FIRST, next, type Failure, type Preview } from "./machine";
+
+/** How soon to look again, by state. A loaded frame is looked after rarely: the timeline tells most of it. */
+function interval(state: Preview): number | null {
+  switch (state.kind) {
+    case "checking":
+      return 1_000;
+    case "error":
+      return state.next === "retry" ? 3_000 : 15_000;
+    case "resuming":
+      return null;
+    case "loading":
+    case "active":
+    case "blocked":
+    case "paused":
+    case "expired":
+    case "resume_failed":
+      return 10_000;
+  }
+}
+
+const FRAME_DEADLINE_MS = 30_000;
+
+export interface PreviewControl {
+  state: Preview;
+  check: () => Promise<void>;
+  recheck: () => void;
+  resume: () => void;
+  frameLoaded: (load: number) => void;
+}
+
+export function usePreview(job: string, status: Status | null): PreviewControl {
+  const [state, dispatch] = useReducer(next, FIRST);
+  const known = useRef(status);
+  known.current = status;
+
+  const check = useCallback(async () => {
+    try {
+      const answer = await api.preview(job);
+      dispatch({ type: "checked", check: answer, status: known.current ?? "building" });
+    } catch (error) {
+      dispatch({ type: "check_failed", message: explain(error) });
+    }
+  }, [job]);
+
+  const recheck = useCallback(() => {
+    dispatch({ type: "check" });
+    void check();
+  }, [check]);
+
+  // One call: the server tries again by itself and knows when to give up.
+  const resume = useCallback(() => {
+    dispatch({ type: "resume" });
+    api.resume(job).then(
+      ({ preview_url }) => dispatch({ type: "resumed", url: preview_url }),
+      (error: unknown) => {
+        const failure = failureOf(error);
+        dispatch(failure ? { type: "resume_refused", failure } : { type: "resume_lost", message: explain(error) });
+      },
+    );
+  }, [job]);
+
+  // The dashboard's "Resume preview" leads here. The machine resumes from `paused`, so the look comes first.
+  const arrived = useRef(false);
+  useEffect(() => {
+    void check();
+  }, [check, status]);
+  useEffect(() => {
+    if (arrived.current || state.kind !== "paused") return;
+    arrived.current = true;
+    if (takeWantedResume(job)) resume();
+  }, [state, job, resume]);
+
+  usePoll(check, interval(state));
+
+  const load = state.kind === "loading" ? state.load : null;
+  useEffect(() => {
+    if (load === null) return;
+    const timer = setTimeout(() => dispatch({ type: "frame_late", load }), FRAME_DEADLINE_MS);
+    return () => clearTimeout(timer);
+  }, [load]);
+
+  const frameLoaded = useCallback((which: number) => dispatch({ type: "frame_loaded", load: which }), []);
+  return { state, check, recheck, resume, frameLoaded };
+}
+
+function failureOf(error: unknown): Failure | null {
+  if (!(error instanceof ApiError) || error.status !== 503) return null;
+  return error.errorType === "sandbox_expired" || error.errorType === "sandbox_unreachable" ? error.errorType : null;
+}

@@ -1,0 +1,17 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { buildPath, parse } from "./route";
+
+test("paths and pages", () => {
+  assert.deepEqual(parse("/"), { page: "dashboard" });
+  assert.deepEqual(parse(buildPath("job_1")), { page: "build", job: "job_1" });
+  assert.deepEqual(parse("/login"), { page: "login", next: "/" });
+  assert.deepEqual(parse("/login", "?next=%2Fjobs%2Fx"), { page: "login", next: "/jobs/x" });
+  assert.deepEqual(parse("/nothing/here"), { page: "dashboard" });
+});
+
+test("signing in leads to a page of ours only", () => {
+  for (const next of ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"]) {
+    assert.deepEqual(parse("/login", `?next=${encodeURIComponent(next)}`), { page: "login", next: "/" });
+  }
+});

@@ -1,0 +1,98 @@
+// A tool call: one line that says what was done, and everything behind it.
+
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+import { DiffLines } from "../parts/diff-lines";
+import { duration } from "../format";
+import { Icon, type IconName } from "../parts/icon";
+import { Spinner } from "../parts/spinner";
+import { Pictures } from "./pictures";
+import type { Row } from "./fold";
+
+export type ToolRow = Extract<Row, { kind: "tool" }>;
+
+type Args = Record<string, unknown>;
+
+const LOOKS: Record<string, { icon: IconName; verb: string; subject: string }> = {
+  bash: { icon: "terminal", verb: "Run", subject: "command" },
+  read_file: { icon: "file", verb: "Read", subject: "path" },
+  write_file: { icon: "file", verb: "Write", subject: "path" },
+  edit_file: { icon: "pencil", verb: "Edit", subject: "path" },
+  grep: { icon: "search", verb: "Search for", subject: "pattern" },
+  glob: { icon: "search", verb: "Find", subject: "pattern" },
+  take_screenshot: { icon: "camera", verb: "Take screenshots", subject: "path" },
+};
+
+const text = (value: unknown) => (typeof value === "string" ? value : "");
+const args = (value: unknown): Args => (typeof value === "object" && value !== null ? (value as Args) : {});
+
+/** A call in a few words: its verb, and what it acts on. */
+export function describe(tool: string, given: unknown): { icon: IconName; verb: string; subject: string } {
+  const look = LOOKS[tool];
+  if (!look) return { icon: "dot", verb: tool, subject: "" };
+  const subject = text(args(given)[look.subject]).replace(/^\/home\/user\/(project\/)?/, "");
+  return { ...look, subject: subject.split("\n")[0] ?? "" };
+}
+
+export function ToolCall({ row }: { row: ToolRow }) {
+  // Open by itself when there is something to see, until somebody decides otherwise.
+  const [chosen, setChosen] = useState<boolean | null>(null);
+  const open = chosen ?? row.pictures.length > 0;
+  const { icon, verb, subject } = describe(row.tool, row.args);
+  return (
+    <details class={`tool ${row.state}`} open={open} data-tool={row.tool} data-state={row.state}>
+      <summary onClick={(event) => {
+        event.preventDefault();
+        setChosen(!open);
+      }}>
+        <span class="tool-icon">{row.state === "running" ? <Spinner size={14} /> : <Icon name={row.state === "failed" ? "cross" : icon} size={15} />}</span>
+        <span class="tool-title">
+          <span class="tool-verb">{verb}</span> <code>{subject}</code>
+          {row.state === "failed" && <span class="visually-hidden"> failed</span>}
+        </span>
+        {row.duration !== null && <span class="soft small figure">{duration(row.duration)}</span>}
+        <Icon name="chevron" size={13} />
+      </summary>
+      {open && <Inside row={row} />}
+    </details>
+  );
+}
+
+function Inside({ row }: { row: ToolRow }) {
+  const given = args(row.args);
+  return (
+    <div class="tool-inside">
+      <Asked tool={row.tool} given={given} />
+      {row.pictures.length > 0 && <Pictures pictures={row.pictures} />}
+      {row.output && (
+        <Block title={row.state === "running" ? "Output so far" : "Output"}>
+          <pre class={`output ${row.state === "failed" ? "bad" : ""}`} tabIndex={0}>{row.output}</pre>
+        </Block>
+      )}
+      {!row.output && row.summary && <p class="soft small">{row.summary}</p>}
+      {row.truncated && <p class="soft small">The output was longer; this is what the model saw of it.</p>}
+    </div>
+  );
+}
+
+/** What the call was asked to do, where the one line does not say it all. */
+export function Asked({ tool, given }: { tool: string; given: Args }) {
+  switch (tool) {
+    case "bash":
+      return <pre class="command">{text(given["command"])}</pre>;
+    case "write_file":
+      return <Block title={text(given["path"])}><pre class="output" tabIndex={0}>{text(given["content"])}</pre></Block>;
+    case "edit_file":
+      return (
+        <Block title={text(given["path"])}>
+          <DiffLines before={text(given["old_string"])} after={text(given["new_string"])} numbers={false} />
+        </Block>
+      );
+    default:
+      return Object.keys(given).length ? <pre class="command">{JSON.stringify(given, null, 2)}</pre> : null;
+  }
+}
+
+function Block({ title, children }: { title: string; children: ComponentChildren }) {
+  return <div class="block"><p class="block-title">{title}</p>{children}</div>;
+}
