@@ -72,9 +72,12 @@ async fn a_store_that_stalls_leaves_time_for_a_pause() {
 /// Comes when it is told to, until something has happened.
 async fn attend_until(workspaces: &Workspaces, of: &str, events: &Recorder, is: impl Fn(&EventKind) -> bool) {
     let deadline = std::time::Instant::now() + PATIENCE;
-    while events.count(&is) == 0 {
-        assert!(std::time::Instant::now() < deadline, "it never happened: {:?}", events.events());
+    loop {
         let attended = workspaces.attend(&name(of)).await.expect("the records can be read");
+        if events.count(&is) > 0 {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "it never happened: {:?}", events.events());
         let wait = attended.next.duration_since(jiff::Timestamp::now());
         tokio::time::sleep(Duration::try_from(wait).unwrap_or_default().max(Duration::from_millis(50))).await;
     }

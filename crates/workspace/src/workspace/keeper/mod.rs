@@ -35,6 +35,8 @@ const END_AGAIN: Duration = Duration::from_secs(30);
 /// What a provider answers to an extension may be off by this much.
 pub(super) const SLACK: Duration = Duration::from_secs(5);
 
+const NO_SUCCESSOR: &str = "The sandbox was paused: its end was near, and no other could take its place.";
+
 /// What the keeper remembers between two looks.
 struct Keeping {
     /// When a rotation of this sandbox failed last.
@@ -272,7 +274,7 @@ impl Core {
                 rotated
             }
             Due::Pause => {
-                self.notice("The sandbox was paused: its end was near, and no other could take its place.");
+                self.notice(NO_SUCCESSOR);
                 self.pause_in_turn(&turn, Saving::Within(patience)).await
             }
             Due::Stop => match tokio::time::timeout(patience, self.stop_in_turn(&turn)).await {
@@ -290,14 +292,12 @@ impl Core {
         }
     }
 
-    /// A rotation that took so long that it was given up.
+    /// A rotation that took so long that nothing but a pause is left.
     async fn not_in_time(&self, turn: &Turn<'_>, within: Duration) -> WorkspaceError {
         let error = WorkspaceError::NotInTime { workspace: self.name.clone(), within };
         self.tell(EventKind::HandoverFailed { reason: error.to_string() }).await;
-        if self.seat().record.state == WorkspaceState::Moving {
-            self.undo(turn).await;
-        }
-        error
+        self.notice(NO_SUCCESSOR);
+        self.pause_in_turn(turn, Saving::None).await.err().unwrap_or(error)
     }
 
     /// Asks the provider about the sandbox; wakes nothing.
