@@ -9,24 +9,28 @@
 #![forbid(unsafe_code)]
 
 pub mod approval;
+mod books;
 mod change;
 mod event;
 mod feed;
 mod ledger;
 mod message;
 pub mod model;
+mod on_workspace;
 mod plan;
 pub mod records;
 mod run;
 mod stop;
 mod workplace;
 
-pub use change::{Change, Ended, Fact};
+pub use books::Books;
+pub use change::{Change, Ended, Fact, Strikes};
 pub use event::{Event, Happened, Image};
 pub use feed::{Feed, Watcher};
 pub use ledger::Ledger;
 pub use message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
 pub use model::Model;
+pub use on_workspace::OnWorkspace;
 pub use plan::{Phase, Plan, Settings, system_prompt};
 pub use records::{RunId, RunRecords};
 pub use run::{Parts, Report, Run, RunError};

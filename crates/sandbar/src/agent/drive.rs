@@ -1,15 +1,13 @@
 //! Drives a run from this program: shows it, hears Ctrl-C, and leaves everything saved.
 
 use super::approve::Terminal;
-use super::books::Books;
-use super::place::OnWorkspace;
 use super::view::View;
 use super::{keys, open_records};
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::workspace::house::{Due, House};
 use agent::approval::{Approver, Nobody};
 use agent::model::Choice;
-use agent::{Feed, Parts, Plan, Report, Run, RunError, RunId, RunRecords, StopReason, Workplace};
+use agent::{Books, Feed, OnWorkspace, Parts, Plan, Report, Run, RunError, RunId, RunRecords, StopReason, Workplace};
 use anyhow::Context as _;
 use sdk::Secret;
 use std::io::{IsTerminal as _, stdin};
@@ -58,6 +56,7 @@ impl Drive {
         let books = Books {
             records: DatabaseRecords::open(&url).await.context("the usage cannot be noted")?,
             run: id.clone(),
+            job: id.to_string(),
             project: workspace.project().to_string(),
             model: model.name().to_owned(),
         };

@@ -1,9 +1,7 @@
 //! `sandbar run` and `sandbar runs`: the agent loop on a workspace, watched, stopped and continued from here.
 
 mod approve;
-mod books;
 mod drive;
-mod place;
 mod run;
 mod runs;
 mod view;

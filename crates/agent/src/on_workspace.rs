@@ -1,12 +1,15 @@
 //! A workspace as the loop sees it: what keeps its work.
 
-use agent::{Committed, Workplace, WorkplaceError};
-use async_trait::async_trait;
 use std::error::Error;
+
+use async_trait::async_trait;
 use workspace::Workspace;
 use workspace::phase::Phase;
 
-pub(super) struct OnWorkspace(pub(super) Workspace);
+use crate::workplace::{Committed, Workplace, WorkplaceError};
+
+/// A workspace that this process has.
+pub struct OnWorkspace(pub Workspace);
 
 fn cannot<E: Error + Send + Sync + 'static>(what: &'static str) -> impl Fn(E) -> WorkplaceError {
     move |error| WorkplaceError { what, source: Box::new(error) }
@@ -23,7 +26,7 @@ impl Workplace for OnWorkspace {
         self.0.pause().await.map_err(cannot("pause the sandbox"))
     }
 
-    /// The pictures are the house's business: it hears of every commit.
+    /// The pictures are taken by whoever hears of the commit.
     async fn commit_phase(&self, message: &str) -> Result<Committed, WorkplaceError> {
         let committed = self.0.commit_phase(message).await.map_err(cannot("commit the phase"))?;
         let commit = match committed.phase {

@@ -1,26 +1,32 @@
-//! Writes down what a run's model has cost, so that `sandbar usage` knows of it.
+//! Writes down what a run's model has cost, in the book that workspaces have.
 
-use agent::{Event, Happened, RunId};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 use workspace::ledger::Usd;
 use workspace::records::{DatabaseRecords, Payer, Tokens, UsageRecords as _};
 
-pub(super) struct Books {
-    pub(super) records: DatabaseRecords,
-    pub(super) run: RunId,
-    pub(super) project: String,
-    pub(super) model: String,
+use crate::event::{Event, Happened};
+use crate::records::RunId;
+
+/// The book of one run.
+pub struct Books {
+    pub records: DatabaseRecords,
+    pub run: RunId,
+    pub project: String,
+    /// On whose account it is, besides the project's.
+    pub job: String,
+    pub model: String,
 }
 
 impl Books {
-    pub(super) async fn note(&self, happened: &Happened) {
+    /// Notes what an event says of it. Noting it again counts once; a book that cannot be written now stays without it.
+    pub async fn note(&self, happened: &Happened) {
         let Event::Usage { usage, cost_usd, .. } = &happened.event else { return };
         let tokens = Tokens {
             id: id(&self.run, happened.seq),
             at: Timestamp::now(),
-            payer: Payer { project: self.project.clone(), job: Some(self.run.to_string()) },
+            payer: Payer { project: self.project.clone(), job: Some(self.job.clone()) },
             model: self.model.clone(),
             input: usage.prompt(),
             output: usage.output_tokens,
