@@ -4,6 +4,7 @@
 // Invariant: an event with a `seq` is handed on once and in order. After any break the stream goes on behind the last one
 // seen, by `Last-Event-ID`; nothing is asked for twice and nothing is left out.
 
+import { untilHere, whenAway } from "./presence";
 import type { TimelineEvent } from "./wire";
 
 export interface Watcher {
@@ -67,6 +68,11 @@ async function run(path: string, watcher: Watcher, stop: AbortSignal): Promise<v
     const connection = new AbortController();
     const end = () => connection.abort();
     stop.addEventListener("abort", end);
+    let away = false;
+    const stay = whenAway(() => {
+      away = true;
+      end();
+    });
     let silence = setTimeout(end, SILENCE_MS);
     try {
       const headers: Record<string, string> = { accept: "text/event-stream" };
@@ -100,10 +106,16 @@ async function run(path: string, watcher: Watcher, stop: AbortSignal): Promise<v
       // Refused, cut off or silent for too long: all of them mean the same, try again.
     } finally {
       clearTimeout(silence);
+      stay();
       connection.abort();
       stop.removeEventListener("abort", end);
     }
     if (stop.aborted) return;
+    if (away) {
+      await pause(FIRST_WAIT_MS, stop);
+      await untilHere(stop);
+      continue;
+    }
     watcher.onConnection("reconnecting");
     await pause(wait, stop);
     wait = Math.min(wait * 2, LONGEST_WAIT_MS);

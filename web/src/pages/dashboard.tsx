@@ -8,7 +8,7 @@ import { Problem, Waiting } from "../parts/spinner";
 import { StatusBadge } from "../parts/status";
 import { TopBar } from "../parts/topbar";
 import { buildPath, resumeOnArrival } from "../route";
-import { isFinished, type Dashboard, type Job } from "../wire";
+import { isFinished, type Dashboard, type Job, type Project } from "../wire";
 import { NewBuildForm } from "./new-build";
 
 const BUSY_MS = 2_000;
@@ -43,7 +43,7 @@ function Overview({ dashboard }: { dashboard: Dashboard }) {
   const { projects, jobs } = dashboard;
   const now = useNow();
   const groups = projects
-    .map((project) => ({ project, builds: jobs.filter((job) => job.project_id === project.project_id) }))
+    .map((project) => ({ project, builds: of(jobs, project) }))
     .sort((a, b) => newest(b.builds, b.project.created_at) - newest(a.builds, a.project.created_at));
   return (
     <div class="overview">
@@ -76,6 +76,10 @@ function Overview({ dashboard }: { dashboard: Dashboard }) {
       </div>
     </div>
   );
+}
+
+function of(jobs: Job[], project: Project): Job[] {
+  return jobs.filter((job) => job.project_id === project.project_id).sort((a, b) => b.build_version - a.build_version);
 }
 
 function newest(builds: Job[], fallback: string): number {

@@ -1,5 +1,5 @@
 export function Spinner({ size = 18 }: { size?: number }) {
-  return <span class="spinner" style={{ width: size, height: size }} aria-hidden="true" />;
+  return <span class="spinner" style={{ width: `${size}px`, height: `${size}px` }} aria-hidden="true" />;
 }
 
 /** Whatever is being loaded, or the reason why it is not there. */

@@ -69,7 +69,7 @@ function Inside({ row }: { row: ToolRow }) {
           <pre class={`output ${row.state === "failed" ? "bad" : ""}`} tabIndex={0}>{row.output}</pre>
         </Block>
       )}
-      {!row.output && row.summary && <p class="soft small">{row.summary}</p>}
+      {!row.output && row.summary && !row.pictures.length && <p class="soft small">{row.summary}</p>}
       {row.truncated && <p class="soft small">The output was longer; this is what the model saw of it.</p>}
     </div>
   );

@@ -26,26 +26,35 @@ const NEAR_PX = 80;
 export function TimelineView({ job, timeline, connection, working }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [following, setFollowing] = useState(true);
-  useLayoutEffect(() => {
-    if (following && box.current) box.current.scrollTop = box.current.scrollHeight;
-  }, [timeline, following]);
+  // What is true now, not when an effect was made: heights change between a click and the next drawing.
+  const follows = useRef(true);
+  const follow = (wanted: boolean) => {
+    follows.current = wanted;
+    setFollowing(wanted);
+  };
+  const toEnd = () => {
+    if (follows.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+  };
+  useLayoutEffect(toEnd, [timeline, following]);
   // Pictures and opened calls change the height without an event.
   useEffect(() => {
     const inner = box.current?.firstElementChild;
     if (!inner) return;
-    const observer = new ResizeObserver(() => {
-      if (following && box.current) box.current.scrollTop = box.current.scrollHeight;
-    });
+    const observer = new ResizeObserver(toEnd);
     observer.observe(inner);
     return () => observer.disconnect();
-  }, [following]);
+  }, []);
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = box.current!;
-    setFollowing(scrollHeight - scrollTop - clientHeight < NEAR_PX);
+    follow(scrollHeight - scrollTop - clientHeight < NEAR_PX);
+  };
+  // Whoever opens a call wants to read it where it stands: the newest may wait.
+  const onClick = (event: MouseEvent) => {
+    if ((event.target as Element).closest("summary")) follow(false);
   };
   return (
     <div class="timeline">
-      <div class="timeline-scroll" ref={box} onScroll={onScroll} tabIndex={0} role="region" aria-label="What happened">
+      <div class="timeline-scroll" ref={box} onScroll={onScroll} onClickCapture={onClick} tabIndex={0} role="region" aria-label="What happened">
         <ol class="rows">
           {timeline.rows.map((row) => <Entry key={row.key} row={row} job={job} />)}
           {working && (
@@ -58,7 +67,7 @@ export function TimelineView({ job, timeline, connection, working }: Props) {
         )}
       </div>
       {!following && (
-        <button type="button" class="button small to-newest" onClick={() => setFollowing(true)}>Newest</button>
+        <button type="button" class="button small to-newest" onClick={() => follow(true)}>Newest</button>
       )}
     </div>
   );
@@ -107,7 +116,7 @@ function Content({ row, job }: { row: Row; job: string }) {
     case "pictures":
       return (
         <div class="note-block">
-          <p class="note"><span class="mark"><Icon name="camera" size={15} /></span>Screenshots{row.reason && <span class="soft"> · {row.reason}</span>}</p>
+          <p class="note"><span class="mark"><Icon name="camera" size={15} /></span><span>Screenshots{row.reason && <span class="soft"> · {row.reason}</span>}</span></p>
           <Pictures pictures={row.pictures} />
         </div>
       );
