@@ -19,7 +19,7 @@ await build({
   bundle: true, platform: "node", format: "esm", target: "node18", sourcemap: "inline", logLevel: "warning",
 });
 const files = readdirSync("build/tests", { recursive: true }).filter((name) => String(name).endsWith(".test.mjs"));
-const { status } = spawnSync(process.execPath, ["--enable-source-maps", "--test", ...files.map((name) => join("build/tests", String(name)))], {
+const { status } = spawnSync(process.execPath, ["--enable-source-maps", "--test", "--test-reporter=spec", ...files.map((name) => join("build/tests", String(name)))], {
   stdio: "inherit",
 });
 process.exit(status ?? 1);

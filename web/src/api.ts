@@ -100,7 +100,7 @@ export const api = {
   preview: (id: string) => get<PreviewCheck>(`${job(id)}/preview`),
   pause: (id: string) => post<{ job_id: string; paused: boolean }>(`${job(id)}/snapshot`, {}, RESUME_DEADLINE_MS),
   resume: (id: string) =>
-    post<{ preview_url: string; sandbox_id: string }>(`${generation(id)}/resume`, {}, RESUME_DEADLINE_MS),
+    post<{ preview_url: string | null; sandbox_id: string }>(`${generation(id)}/resume`, {}, RESUME_DEADLINE_MS),
   rebuild: (id: string) => post<Started>(`${generation(id)}/rebuild`, { confirm: true }),
   cancel: (id: string) => post<Started>(`${job(id)}/cancel`),
   remove: async (id: string) => void (await send(job(id), { method: "DELETE" })),

@@ -45,6 +45,11 @@ test("resuming ends in a fresh frame", () => {
   assert.deepEqual(next(resuming(), { type: "resumed", url: URL_B }), { kind: "loading", url: URL_B, load: 1 });
 });
 
+test("what wakes without a page says so", () => {
+  const state = next(resuming(), { type: "resumed", url: null });
+  assert.deepEqual(state, { kind: "error", message: TEXT.none, next: "nothing" });
+});
+
 test("a sleeping frame can be resumed, too", () => {
   const state = run(active(), checked("paused"), { type: "resume" }, { type: "resumed", url: URL_A });
   assert.equal(state.kind, "loading");

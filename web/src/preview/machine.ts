@@ -34,7 +34,8 @@ export type Happening =
   | { type: "frame_loaded"; load: number }
   | { type: "frame_late"; load: number }
   | { type: "resume" }
-  | { type: "resumed"; url: string }
+  /** Without an address: it is awake and there is nothing to look at. */
+  | { type: "resumed"; url: string | null }
   | { type: "resume_refused"; failure: Failure }
   | { type: "resume_lost"; message: string };
 
@@ -82,7 +83,8 @@ export function next(state: Preview, event: Happening): Preview {
     case "resume":
       return state.kind === "paused" || state.kind === "active" ? { kind: "resuming" } : state;
     case "resumed":
-      return state.kind === "resuming" ? load(state, event.url) : state;
+      if (state.kind !== "resuming") return state;
+      return event.url ? load(state, event.url) : { kind: "error", message: TEXT.none, next: "nothing" };
     case "resume_refused":
       return state.kind === "resuming" ? { kind: "resume_failed", failure: event.failure } : state;
     case "resume_lost":
