@@ -30,6 +30,9 @@ pub enum Change {
     /// All results of the turn, as the model gets them.
     Observed {
         message: Message,
+        /// What counts against the model so far.
+        #[serde(default)]
+        strikes: Strikes,
     },
     /// Something more for the model to know, after the results that it has not seen yet.
     Noted {
@@ -44,11 +47,41 @@ pub enum Change {
         messages: Vec<Message>,
         usage: Usage,
         cost_nanos: u64,
+        /// Its tokens, where the provider has counted them.
+        #[serde(default)]
+        context: Option<u64>,
     },
     /// So many phases are done.
     PhasesDone {
         count: u64,
     },
+}
+
+/// What has gone wrong in a row, several times of which end a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Strikes {
+    /// Answers of which no call could be understood.
+    pub format_errors: u32,
+    /// Answers that broke off within a call.
+    pub unfinished: u32,
+    /// Calls that took too long.
+    pub timeouts: u32,
+    /// Calls that found no sandbox.
+    pub unavailable: u32,
+}
+
+impl Strikes {
+    /// Takes in how a call has ended.
+    pub(crate) fn count(&mut self, code: Option<&str>) {
+        match code {
+            Some("timeout") => self.timeouts += 1,
+            Some("sandbox_unavailable") => self.unavailable += 1,
+            // They say nothing about the sandbox.
+            Some("cancelled" | "denied" | "outcome_unknown") => {}
+            _ => (self.timeouts, self.unavailable) = (0, 0),
+        }
+    }
 }
 
 /// A call that is over.

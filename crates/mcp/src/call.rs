@@ -42,6 +42,7 @@ impl Call {
                 let latest = latest.clone();
                 Arc::new(move |progress: Progress| latest.set(progress)) as _
             }),
+            output: None,
         };
         let work = async {
             let mut work = pin!(self.work(desk, watch));

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::definitions::NAMES;
 use crate::input::Input;
+use crate::live::{Live, Said};
 use crate::port::{Ground, Machine};
 use crate::result::{Block, ErrorCode, Failure, Outcome, ToolResult, conclude};
 use crate::screenshots::Screenshots;
@@ -45,6 +46,8 @@ pub struct Watch {
     pub detach_after: Option<Duration>,
     /// Told about once a second how a command is going.
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+    /// Told what a command says, soon after it has said it.
+    pub output: Option<Arc<dyn Fn(Said) + Send + Sync>>,
 }
 
 /// How a command is going.
@@ -60,6 +63,13 @@ impl Watch {
     pub(crate) fn tell(&self, bytes: u64, last_line: impl FnOnce() -> String) {
         if let Some(progress) = &self.progress {
             progress(Progress { bytes, last_line: last_line() });
+        }
+    }
+
+    /// Tells what waits to be told.
+    pub(crate) fn pass_on(&self, live: &mut Live) {
+        if let Some(output) = &self.output {
+            live.take().into_iter().for_each(|said| output(said));
         }
     }
 }

@@ -23,6 +23,7 @@ mod encoding;
 mod image;
 mod input;
 mod ledger;
+mod live;
 mod memory;
 mod paths;
 mod port;
@@ -36,7 +37,9 @@ mod tools;
 
 pub use definitions::{Annotations, Definition, NAMES, definitions};
 pub use dispatch::{OverwriteGuard, Progress, ToolDispatcher, Watch};
+pub use live::Said;
 pub use memory::{InMemoryToolDispatcher, Step};
+pub use port::Stream;
 pub use result::{Block, ErrorCode, Image, ToolResult};
 pub use sandbox::SandboxToolDispatcher;
 pub use screenshots::{Capture, CaptureError, Screenshots, Shot, Shots};

@@ -191,9 +191,19 @@ pub(crate) struct ShellCall {
 
 /// Which of its two outputs a command wrote to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub enum Stream {
     Stdout,
     Stderr,
+}
+
+impl Stream {
+    /// `stdout` or `stderr`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
 }
 
 /// What a command's shell does.

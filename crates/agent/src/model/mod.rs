@@ -4,6 +4,7 @@ pub mod anthropic;
 mod call_input;
 mod catalog;
 mod choice;
+mod endpoint;
 mod http;
 pub mod openai;
 pub mod scripted;

@@ -9,12 +9,12 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tools::{ErrorCode, ToolResult, Watch};
 
-use super::execute::{BACKSTOP, execute, progress};
+use super::execute::{BACKSTOP, execute, output};
 use super::observe::{self, Shaped};
 use super::stuck::Verdict;
 use super::{End, LAST_TURN, MOST_FORMAT_ERRORS, Next, Run, RunError};
 use crate::approval::{Answer, Decision, Question};
-use crate::change::{Change, Ended, Fact};
+use crate::change::{Change, Ended, Fact, Strikes};
 use crate::event::{Event, Image};
 use crate::ledger::facts;
 use crate::message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
@@ -55,7 +55,7 @@ impl Run {
         Ok(self.observe())
     }
 
-    fn calls(&self) -> Vec<ToolUse> {
+    pub(super) fn calls(&self) -> Vec<ToolUse> {
         self.state.messages.last().map(|answer| answer.calls().cloned().collect()).unwrap_or_default()
     }
 
@@ -98,8 +98,7 @@ impl Run {
         // Ends with the run's, or when its time is up.
         let cancel = self.parts.cancel.child_token();
         let work = allowed.into_iter().map(|call| {
-            let watch =
-                Watch { cancel: cancel.clone(), detach_after: None, progress: Some(progress(&teller, &call.id)) };
+            let watch = Watch { cancel: cancel.clone(), output: Some(output(&teller, &call.id)), ..Watch::default() };
             execute(Arc::clone(&tools), call, watch)
         });
         let mut work = stream::iter(work).buffer_unordered(MOST_AT_ONCE);
@@ -216,7 +215,6 @@ impl Run {
         }
         let outcome = ToolOutcome { tool_use_id: call.id.clone(), content, is_error: result.is_error };
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        self.count(result.code);
         let ended = Ended { outcome, code, facts, notices };
         let event = finished(call, &ended, duration_ms, truncated, images(result));
         self.note(event, Some(Change::CallEnded { ended }));
@@ -244,15 +242,6 @@ impl Run {
         let input = serde_json::json!({ "path": path, "content": text });
         let kept = timeout(BACKSTOP, self.parts.tools.dispatch("write_file", input)).await;
         kept.ok().filter(|kept| !kept.is_error).map(|_| path)
-    }
-
-    fn count(&mut self, code: Option<ErrorCode>) {
-        match code {
-            Some(ErrorCode::Timeout) => self.timeouts += 1,
-            Some(ErrorCode::SandboxUnavailable) => self.unavailable += 1,
-            Some(ErrorCode::Cancelled) => {}
-            _ => (self.timeouts, self.unavailable) = (0, 0),
-        }
     }
 
     /// Settles a call that is not made, or whose outcome nobody knows.
@@ -309,8 +298,9 @@ impl Run {
         if calls.is_empty() {
             return;
         }
-        self.format_errors = if refused == calls.len() { self.format_errors + 1 } else { 0 };
-        self.unfinished = if unfinished { self.unfinished + 1 } else { 0 };
+        let strikes = &mut self.state.strikes;
+        strikes.format_errors = if refused == calls.len() { strikes.format_errors + 1 } else { 0 };
+        strikes.unfinished = if unfinished { strikes.unfinished + 1 } else { 0 };
     }
 
     /// Puts all results into the conversation, and says whether it can go on.
@@ -342,7 +332,8 @@ impl Run {
         if self.state.turns + 1 == self.plan.settings.max_turns {
             content.push(Block::Text(LAST_TURN.into()));
         }
-        self.note(Event::Observed {}, Some(Change::Observed { message: Message { role: Role::User, content } }));
+        let (message, strikes) = (Message { role: Role::User, content }, self.state.strikes);
+        self.note(Event::Observed {}, Some(Change::Observed { message, strikes }));
         if self.parts.cancel.is_cancelled() {
             return Next::Stop(End::cancelled());
         }
@@ -353,17 +344,18 @@ impl Run {
     }
 
     fn given_up(&self) -> Option<End> {
-        if self.format_errors >= MOST_FORMAT_ERRORS || self.unfinished > MOST_FORMAT_ERRORS {
+        let Strikes { format_errors, unfinished, timeouts, unavailable } = self.state.strikes;
+        if format_errors >= MOST_FORMAT_ERRORS || unfinished > MOST_FORMAT_ERRORS {
             return Some(End::new(
                 StopReason::FormatErrors,
                 "The model's calls could not be understood, several times in a row.",
             ));
         }
-        if self.timeouts >= self.plan.settings.consecutive_timeouts {
-            let message = format!("{} calls in a row took longer than they may.", self.timeouts);
+        if timeouts >= self.plan.settings.consecutive_timeouts {
+            let message = format!("{timeouts} calls in a row took longer than they may.");
             return Some(End::new(StopReason::ConsecutiveTimeouts, message));
         }
-        if self.unavailable >= MOST_UNAVAILABLE {
+        if unavailable >= MOST_UNAVAILABLE {
             return Some(End::new(StopReason::SandboxLost, "The sandbox does not answer any more."));
         }
         None

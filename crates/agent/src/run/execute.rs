@@ -2,12 +2,11 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use tokio::time::timeout;
-use tools::{ErrorCode, Progress, ToolDispatcher, ToolResult, Watch};
+use tools::{ErrorCode, Said, ToolDispatcher, ToolResult, Watch};
 
 use super::journal::Teller;
 use crate::event::Event;
@@ -19,16 +18,12 @@ const CANCEL_GRACE: Duration = Duration::from_millis(1500);
 pub(super) const BACKSTOP: Duration = Duration::from_secs(600);
 const BASH_DEFAULT: u64 = 60;
 
-/// Tells how a call is going, whenever it has said more.
-pub(super) fn progress(teller: &Teller, id: &str) -> Arc<dyn Fn(Progress) + Send + Sync> {
-    let (teller, id, told) = (teller.clone(), id.to_owned(), AtomicU64::new(0));
-    Arc::new(move |progress: Progress| {
-        if told.swap(progress.bytes, Ordering::Relaxed) == progress.bytes {
-            return;
-        }
-        let id = id.clone();
-        let event = |chunk| Event::ToolOutputDelta { id, stream: "stdout".into(), chunk };
-        teller.delta(event, &format!("{}\n", progress.last_line));
+/// Tells what a call's command says while it runs.
+pub(super) fn output(teller: &Teller, id: &str) -> Arc<dyn Fn(Said) + Send + Sync> {
+    let (teller, id) = (teller.clone(), id.to_owned());
+    Arc::new(move |Said { stream, text }: Said| {
+        let (id, stream) = (id.clone(), stream.as_str().to_owned());
+        teller.delta(|chunk| Event::ToolOutputDelta { id, stream, chunk }, &text);
     })
 }
 

@@ -47,6 +47,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Answers in a row that could not be understood.
 const MOST_FORMAT_ERRORS: u32 = 3;
 
+const CONTINUE: &str = "Continue.";
 const LAST_TURN: &str = "This is your last turn; answer now without tools.";
 
 /// What a run works with.
@@ -137,11 +138,8 @@ pub struct Run {
     deadline: Option<Instant>,
     run_state: RunState,
     stop_reason: Option<StopReason>,
+    /// Answers in a row without a call, although the model was asked to go on.
     idle: u32,
-    format_errors: u32,
-    unfinished: u32,
-    timeouts: u32,
-    unavailable: u32,
     /// The provider said that the conversation is too long.
     full: bool,
 }
@@ -187,6 +185,7 @@ impl Run {
         parts.records.forget_cancel(&id).await?;
         let mut run = Self::new(parts, id, record.plan, count, next)?;
         for change in entries.iter().filter_map(|entry| entry.change.as_ref()) {
+            run.retrace(change);
             run.state.apply(change);
         }
         run.journal.at_turn(run.state.turns);
@@ -199,6 +198,23 @@ impl Run {
         }
         run.flush().await?;
         Ok(run)
+    }
+
+    /// What the process before remembered without writing it down: it follows from what it wrote.
+    fn retrace(&mut self, change: &Change) {
+        match change {
+            Change::Observed { .. } => {
+                self.idle = 0;
+                let open = self.state.open.clone().unwrap_or_default();
+                for call in self.calls() {
+                    if let Some(ended) = open.ended.get(&call.id) {
+                        self.stuck.look(&call, ended);
+                    }
+                }
+            }
+            Change::Said { message } => self.idle = if message.text() == CONTINUE { self.idle + 1 } else { 0 },
+            _ => {}
+        }
     }
 
     fn new(parts: Parts, id: RunId, plan: Plan, count: u64, seq: u64) -> Result<Self, RunError> {
@@ -223,10 +239,6 @@ impl Run {
             stop_reason: None,
             stuck: Stuck::default(),
             idle: 0,
-            format_errors: 0,
-            unfinished: 0,
-            timeouts: 0,
-            unavailable: 0,
             full: false,
             parts,
             id,

@@ -2,6 +2,9 @@
 //! changes are few and worth it: old results go first, then everything but the last turns is replaced by a summary.
 
 use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::observe::shape;
 use super::think::Broken;
@@ -31,6 +34,8 @@ const IMAGE_CHUNK: usize = 4;
 const KEEP_TURNS: usize = 3;
 /// Tokens of a summary.
 const SUMMARY: u64 = 4000;
+/// For a provider to count tokens.
+const COUNTING: Duration = Duration::from_secs(15);
 
 const ASK_SUMMARY: &str = "The conversation is about to be shortened. Write a summary for yourself, without calling tools: what was asked for, what \
      you have done and found out, what remains to be done and what you would do next. Be exact about names, paths and decisions.";
@@ -44,10 +49,28 @@ impl Run {
             return Ok(Next::GoOn);
         }
         self.prune();
-        if self.full || self.state.context * 100 >= window * COMPACT_AT {
-            return self.compact().await;
+        let fits = |run: &Self| !run.full && run.state.context * 100 < window * COMPACT_AT;
+        if fits(self) {
+            return Ok(Next::GoOn);
         }
-        Ok(Next::GoOn)
+        // A part of the figure is an estimate; what is about to be lost is worth a question.
+        if let Some(context) = self.counted(&self.state.messages).await {
+            self.state.context = context;
+        }
+        if fits(self) { Ok(Next::GoOn) } else { self.compact().await }
+    }
+
+    /// The tokens of a conversation, if the provider counts them. One that does not answer is no obstacle.
+    async fn counted(&self, messages: &[Message]) -> Option<u64> {
+        let count = self.parts.model.count(Request { messages, ..self.request(Purpose::Work) });
+        match timeout(COUNTING, self.unless_over(count)).await {
+            Ok(Ok(count)) => count,
+            Ok(Err(Broken::Model(error))) => {
+                tracing::debug!(%error, "tokens were not counted");
+                None
+            }
+            Ok(Err(Broken::Stopped(_))) | Err(_) => None,
+        }
     }
 
     /// Pictures cost much and age fast.
@@ -170,17 +193,20 @@ impl Run {
             let room = usize::try_from(target).unwrap_or(usize::MAX);
             let mut messages = vec![Message::user(self.digest(&summary, room))];
             messages.append(&mut kept);
-            let after = scale.of(self.state.overhead + messages.iter().map(Message::tokens).sum::<u64>());
-            if after <= target {
-                shortened = Some(messages);
+            if scale.of(self.state.overhead + messages.iter().map(Message::tokens).sum::<u64>()) > target {
+                continue;
+            }
+            let context = self.counted(&messages).await;
+            if context.is_none_or(|context| context <= target) {
+                shortened = Some((messages, context));
                 break;
             }
         }
-        let Some(messages) = shortened else {
+        let Some((messages, context)) = shortened else {
             return exhausted("The conversation cannot be made short enough for the model.");
         };
         let cost_nanos = self.parts.model.price().map_or(0, |price| price.of(usage).nanos());
-        let change = Change::Compacted { messages, usage, cost_nanos };
+        let change = Change::Compacted { messages, usage, cost_nanos, context };
         self.state.apply(&change);
         self.full = false;
         self.journal.note(Event::Compacted { before, after: self.state.context }, Some(change));

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use workspace::ledger::Usd;
 
-use super::{End, Next, Run, RunError};
+use super::{CONTINUE, End, Next, Run, RunError};
 use crate::change::Change;
 use crate::event::Event;
 use crate::message::{Block, Message, Role};
@@ -15,7 +15,6 @@ use crate::stop::StopReason;
 const MOST_IDLE: u32 = 3;
 /// Of a tool's name.
 const LONGEST_NAME: usize = 128;
-const CONTINUE: &str = "Continue.";
 
 impl Run {
     /// Takes an answer into the conversation.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use workspace::ledger::Usd;
 
-use crate::change::{Change, Ended};
+use crate::change::{Change, Ended, Strikes};
 use crate::ledger::Ledger;
 use crate::message::{Block, Message, Role, ToolOutcome};
 use crate::model::{ModelStop, Usage};
@@ -30,6 +30,7 @@ pub(crate) struct State {
     pub(crate) compactions: u64,
     /// Something was changed or learnt since the last compaction.
     pub(crate) progress: bool,
+    pub(crate) strikes: Strikes,
 }
 
 /// An answer whose calls are being made.
@@ -46,10 +47,10 @@ impl State {
 
     pub(crate) fn apply(&mut self, change: &Change) {
         match change {
-            Change::Said { message } | Change::Observed { message } => {
-                self.open = None;
-                self.context += message.tokens();
-                self.messages.push(message.clone());
+            Change::Said { message } => self.hear(message),
+            Change::Observed { message, strikes } => {
+                self.strikes = *strikes;
+                self.hear(message);
             }
             Change::Answered { message, stop, usage, cost_nanos } => {
                 self.turns += 1;
@@ -68,6 +69,7 @@ impl State {
                 self.open.get_or_insert_default().begun.insert(id.clone());
             }
             Change::CallEnded { ended } => {
+                self.strikes.count(ended.code.as_deref());
                 for fact in &ended.facts {
                     self.progress |= self.ledger.apply(fact);
                 }
@@ -81,16 +83,22 @@ impl State {
                 }
             }
             Change::Pruned { results } => self.replace(results),
-            Change::Compacted { messages, usage, cost_nanos } => {
+            Change::Compacted { messages, usage, cost_nanos, context } => {
                 let scale = self.scale();
                 self.spend(*usage, *cost_nanos);
                 self.messages.clone_from(messages);
-                self.context = scale.of(self.estimate());
+                self.context = context.unwrap_or_else(|| scale.of(self.estimate()));
                 self.compactions += 1;
                 self.progress = false;
             }
             Change::PhasesDone { count } => self.phases_done = *count,
         }
+    }
+
+    fn hear(&mut self, message: &Message) {
+        self.open = None;
+        self.context += message.tokens();
+        self.messages.push(message.clone());
     }
 
     fn spend(&mut self, usage: Usage, cost_nanos: u64) {

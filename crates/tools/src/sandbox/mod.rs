@@ -20,6 +20,7 @@ use workspace::Workspace;
 use workspace::setup::PROJECT_DIRECTORY;
 
 use crate::dispatch::{Core, Ids, OverwriteGuard, Progress, ToolDispatcher, Watch};
+use crate::live::Said;
 use crate::port::{Ground, PortError, Visit};
 use crate::result::ToolResult;
 use crate::screenshots::Screenshots;
@@ -121,6 +122,13 @@ impl SandboxToolDispatcher {
             watch.progress = Some(Arc::new(move |mut progress: Progress| {
                 source.mask(&mut progress.last_line);
                 told(progress);
+            }));
+        }
+        if let Some(told) = watch.output.take() {
+            let source = Arc::clone(&self.source);
+            watch.output = Some(Arc::new(move |mut said: Said| {
+                source.mask(&mut said.text);
+                told(said);
             }));
         }
         watch

@@ -11,6 +11,7 @@ use super::{BUDGET, broken};
 use crate::capture::Capture;
 use crate::dispatch::Watch;
 use crate::input::{Input, invalid};
+use crate::live::Live;
 use crate::port::{Finished, Machine, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Started, Stream, Survivor};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::text::{Ended, Truncation, readable, strip_escapes, truncate};
@@ -144,6 +145,7 @@ async fn in_foreground(
     let deadline = asked + request.limit;
     let detach_at = watch.detach_after.map(|after| request.called + after);
     let mut capture = Capture::default();
+    let mut live = watch.output.as_ref().map(|_| Live::new());
     let mut spoken = asked;
     let mut heartbeat = asked + HEARTBEAT;
     let mut place = Started::AsAsked;
@@ -158,6 +160,9 @@ async fn in_foreground(
                 Ok(ShellEvent::Task { .. }) => {}
                 Ok(ShellEvent::Output(stream, bytes)) => {
                     capture.push(stream, &bytes);
+                    if let Some(live) = &mut live {
+                        live.push(stream, &bytes);
+                    }
                     spoken = Instant::now();
                     if capture.total() > MOST_OUTPUT {
                         break Over::TooMuchOutput(end(&mut shell, CANCEL_GRACE, &mut Capture::default()).await);
@@ -175,6 +180,11 @@ async fn in_foreground(
                 let detached = Detached { task, log, group };
                 return Ok(detached_answer(&capture, request.called.elapsed(), &detached));
             }
+            () = until(live.as_ref().and_then(Live::due)) => {
+                if let Some(live) = &mut live {
+                    watch.pass_on(live);
+                }
+            }
             () = sleep_until(heartbeat) => {
                 heartbeat = Instant::now() + HEARTBEAT;
                 watch.tell(capture.total(), || capture.last_line());
@@ -182,6 +192,10 @@ async fn in_foreground(
         }
     };
     capture.finish();
+    if let Some(live) = &mut live {
+        live.finish();
+        watch.pass_on(live);
+    }
     if let Started::Missing { directory } = place {
         let text = format!("The command was not run: workdir {directory} does not exist or is not a directory.");
         return Err(Failure::new(ErrorCode::NotFound, text).with(json!({ "workdir": directory })));

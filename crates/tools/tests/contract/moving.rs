@@ -123,7 +123,7 @@ async fn a_session_goes_with_its_workspace_and_what_cannot_is_told_once() {
     assert_eq!(house.ok("grep", json!({ "pattern": "again", "path": "/home/user" })).await.lines().count(), 2);
 
     // Another provider, which is plain E2B: nothing found out about the first holds there.
-    house.workspace.move_to(&"two".parse().expect("a name")).await.expect("it moves");
+    house.workspace.move_to(&"two".parse().expect("a name"), MoveOptions::default()).await.expect("it moves");
     let moved = house.ok("bash", json!({ "command": "pwd; echo $A" })).await;
     assert!(moved.starts_with("[This workspace continues in a sandbox of another provider."), "{moved}");
     assert!(moved.ends_with("/home/user/project/src\n1\n[exit 0]"), "{moved}");

@@ -3,14 +3,11 @@
 mod assemble;
 mod body;
 
-use std::fmt;
-
 use async_trait::async_trait;
-use reqwest::Client;
 use sdk::Secret;
-use serde_json::Value;
 use url::Url;
 
+use super::endpoint::{Endpoint, json};
 use super::http::{self, Step};
 use super::{Model, ModelError, Price, Request, Tell, Turn};
 use assemble::Assembly;
@@ -20,18 +17,10 @@ const WINDOW: u64 = 128_000;
 const LONGEST_ANSWER: u64 = 16_000;
 
 /// A model behind such an endpoint.
+#[derive(Debug)]
 pub struct OpenAi {
-    client: Client,
-    name: String,
-    model: String,
-    base: Url,
+    endpoint: Endpoint,
     key: Option<Secret>,
-}
-
-impl fmt::Debug for OpenAi {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenAi").field("model", &self.model).field("base", &self.base.as_str()).finish_non_exhaustive()
-    }
 }
 
 impl OpenAi {
@@ -41,14 +30,14 @@ impl OpenAi {
     /// No HTTP client could be made.
     pub fn new(model: impl Into<String>, base: Url, key: Option<Secret>) -> Result<Self, ModelError> {
         let model = model.into();
-        Ok(Self { client: http::client()?, name: format!("openai:{model}@{base}"), model, base, key })
+        Ok(Self { endpoint: Endpoint::new(format!("openai:{model}@{base}"), model, base)?, key })
     }
 }
 
 #[async_trait]
 impl Model for OpenAi {
     fn name(&self) -> &str {
-        &self.name
+        &self.endpoint.name
     }
 
     fn window(&self) -> u64 {
@@ -64,20 +53,17 @@ impl Model for OpenAi {
     }
 
     async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError> {
-        let url = format!("{}/chat/completions", self.base.as_str().trim_end_matches('/'));
-        let mut post = self.client.post(url);
+        let mut post = self.endpoint.post("chat/completions");
         if let Some(key) = &self.key {
             post = post.bearer_auth(key.expose());
         }
-        let response = http::send(post, body::body(&self.model, &request).to_string()).await?;
+        let response = http::send(post, body::body(&self.endpoint.model, &request).to_string()).await?;
         let mut assembly = Assembly::default();
         let read = http::events(response, |event| {
             if event.data.trim() == "[DONE]" {
                 return Ok(Step::Done);
             }
-            let value: Value = serde_json::from_str(&event.data)
-                .map_err(|error| ModelError::Interrupted(format!("an event is no JSON: {error}")))?;
-            assembly.take(&value, tell)?;
+            assembly.take(&json(&event)?, tell)?;
             Ok(Step::Next)
         })
         .await;
