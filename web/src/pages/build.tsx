@@ -95,7 +95,7 @@ export function BuildPage({ id }: { id: string }) {
   return (
     <div class="build">
       <TopBar><Link to="/" class="crumb"><Icon name="back" size={15} />All builds</Link></TopBar>
-      <header class="build-head">
+      <section class="build-head" aria-label="This build">
         <div class="build-title">
           <p class="soft small build-where">{job.project_name} · build {job.build_version}{job.model ? ` · ${job.model}` : ""}</p>
           <h1>{job.goal}</h1>
@@ -114,7 +114,7 @@ export function BuildPage({ id }: { id: string }) {
             <button type="button" class="button small" onClick={rebuild}>Rebuild</button>
           </p>
         )}
-      </header>
+      </section>
       {connection === "reconnecting" && <p class="offline" role="status">Connection lost. Trying to reach Sandbar again…</p>}
       <main class="build-main" id="main">
         {wide && <section class="build-timeline" aria-label="Timeline">{view}</section>}

@@ -103,7 +103,7 @@ function JobCard({ job, now }: { job: Job; now: number }) {
   const sleeping = job.status === "ready" && job.sandbox_paused;
   return (
     <article class="card job-card" data-job={job.job_id}>
-      <Link to={buildPath(job.job_id)} class="job-link" label={`${job.goal}, build ${job.build_version}`}>
+      <Link to={buildPath(job.job_id)} class="job-link">
         <Cover job={job} sleeping={sleeping} />
         <span class="job-goal">{job.goal}</span>
       </Link>

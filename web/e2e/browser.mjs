@@ -1,0 +1,152 @@
+// Debian's Chromium, and how the tests look at a page: everything waits for what it wants to see, with a deadline.
+import assert from "node:assert/strict";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import axe from "axe-core";
+import puppeteer from "puppeteer-core";
+
+const PATIENCE_MS = 60_000;
+const WIDE = { width: 1360, height: 860 };
+const PHONE = { width: 390, height: 844, isMobile: true, hasTouch: true };
+
+export async function launch(pictures) {
+  mkdirSync(pictures, { recursive: true });
+  const browser = await puppeteer.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    headless: true,
+    // Only pages of our own scripts on loopback are opened, and the tests run as root, where Chromium's sandbox does not start.
+    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"],
+    defaultViewport: WIDE,
+  });
+  const page = await browser.newPage();
+  page.setDefaultTimeout(PATIENCE_MS);
+  return new View(browser, page, pictures);
+}
+
+class View {
+  /** What the page complained about by itself: scripts that failed, policies that were broken. */
+  complaints = [];
+  #number = 0;
+
+  constructor(browser, page, pictures) {
+    Object.assign(this, { browser, page, pictures });
+    page.on("pageerror", (error) => this.complaints.push(String(error)));
+    page.on("console", (message) => {
+      // A refused or broken request is what some of the tests are about.
+      if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) this.complaints.push(message.text());
+    });
+  }
+
+  open(url) {
+    return this.page.goto(url, { waitUntil: "domcontentloaded" });
+  }
+
+  reload() {
+    return this.page.reload({ waitUntil: "domcontentloaded" });
+  }
+
+  /** Waits until `selector` is there and visible, with `text` in it if given. */
+  async see(selector, text = "", timeout = PATIENCE_MS) {
+    try {
+      return await this.page.waitForFunction(
+        (wanted, words) =>
+          [...document.querySelectorAll(wanted)].find((found) => found.checkVisibility() && found.textContent.includes(words)) ?? null,
+        { timeout, polling: 50 },
+        selector,
+        text,
+      );
+    } catch (error) {
+      throw new Error(`never seen: ${selector} with ${JSON.stringify(text)} (${error.message})`);
+    }
+  }
+
+  async missing(selector) {
+    const found = await this.page.$$(selector);
+    if (found.length) throw new Error(`should not be there: ${selector}`);
+  }
+
+  text(selector) {
+    return this.page.$eval(selector, (found) => found.textContent.trim());
+  }
+
+  /** Presses the visible button or link with exactly this text. */
+  async press(title) {
+    const found = await this.page.waitForFunction(
+      (words) =>
+        [...document.querySelectorAll("button, a, summary")].find(
+          (each) => (each.textContent.trim() === words || each.ariaLabel === words) && each.checkVisibility() && !each.disabled,
+        ) ?? null,
+      { timeout: PATIENCE_MS, polling: 50 },
+      title,
+    );
+    await found.asElement().click();
+  }
+
+  async tab(name) {
+    await this.see(`#tab-${name}`);
+    await this.page.click(`#tab-${name}`);
+  }
+
+  preview(state, timeout) {
+    return this.see(`[data-preview="${state}"]`, "", timeout);
+  }
+
+  /** The preview's page, once it has been loaded and says `text`. */
+  async frameSays(text) {
+    const handle = await this.see("iframe");
+    const frame = await handle.asElement().contentFrame();
+    await frame.waitForFunction((words) => document.body?.textContent.includes(words), { timeout: PATIENCE_MS }, text);
+  }
+
+  /** Requests to paths that match wait until `release` is called, so that what is shown meanwhile can be looked at. */
+  async hold(pattern, work) {
+    const client = await this.page.createCDPSession();
+    const waiting = [];
+    await client.send("Fetch.enable", { patterns: [{ urlPattern: pattern }] });
+    client.on("Fetch.requestPaused", ({ requestId }) => waiting.push(requestId));
+    try {
+      await work();
+    } finally {
+      await client.send("Fetch.disable");
+      await client.detach();
+    }
+  }
+
+  /** The page behaves as in a tab that nobody looks at: it asks nothing by itself. */
+  async unwatched() {
+    await this.page.evaluate(() => Object.defineProperty(document, "visibilityState", { configurable: true, get: () => "hidden" }));
+  }
+
+  async picture(name) {
+    this.#number += 1;
+    await this.page.screenshot({ path: join(this.pictures, `${String(this.#number).padStart(2, "0")}-${name}.png`) });
+  }
+
+  /** The page in the light and in the dark, and whether everybody can use it. */
+  async everyLook(name) {
+    for (const [scheme, suffix] of [["light", ""], ["dark", "-dark"]]) {
+      await this.page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+      await this.picture(name + suffix);
+      await this.#accessible(name + suffix);
+    }
+    await this.page.emulateMediaFeatures([]);
+  }
+
+  /** The app in the preview is not ours: only the page around it is looked at. */
+  async #accessible(name) {
+    await this.page.evaluate(axe.source);
+    const found = await this.page.evaluate(() => globalThis.axe.run(document, { iframes: false }));
+    const barriers = found.violations.map((each) => `${each.id}: ${each.nodes.map((node) => node.html).join(" ")}`);
+    assert.deepEqual(barriers, [], `not everybody can use ${name}`);
+  }
+
+  async onPhone(work) {
+    await this.page.setViewport(PHONE);
+    await work();
+    await this.page.setViewport(WIDE);
+  }
+
+  close() {
+    return this.browser.close();
+  }
+}

@@ -1,0 +1,314 @@
+// What a person does with the dashboard, scene by scene. Texts are compared with the words of the product, not with its code.
+import assert from "node:assert/strict";
+
+const GOAL = "A page that shows the time";
+const PAGE = "What time is it?";
+const BUILD_MS = 120_000;
+
+const current = ({ view }) => new URL(view.page.url()).pathname.split("/").at(-1);
+const rows = ({ view }) =>
+  view.page.$$eval(".rows > .row:not(.working-row)", (all) => all.map((row) => `${row.dataset.row}: ${row.firstElementChild.textContent.trim()}`));
+const tool = (name, state) => `[data-tool="${name}"][data-state="${state}"]`;
+
+/** The page has all there is: what it shows is what a page that is loaded anew shows. */
+async function sameAfterReload(visit) {
+  const { view } = visit;
+  const shown = await rows(visit);
+  await view.reload();
+  await view.page.waitForFunction(
+    (count) => document.querySelectorAll(".rows > .row:not(.working-row)").length >= count, {}, shown.length,
+  );
+  assert.deepEqual(await rows(visit), shown, "a reload shows another timeline");
+}
+
+async function startBuild({ view, script }, { goal, name, model, ask = false }) {
+  await view.see("textarea[name=goal]");
+  await view.page.type("textarea[name=goal]", goal);
+  await view.page.type("input[name=name]", name);
+  await view.press("More options");
+  await view.page.type("input[name=model]", script(model));
+  if (ask) await view.page.click("input[name=ask]");
+  await view.press("Build");
+  await view.see(".build-head h1", goal);
+}
+
+async function signIn({ view, server }) {
+  await view.open(`${server.url}/`);
+  await view.see("h1", "Sign in");
+  await view.everyLook("login");
+  await view.page.type("input[name=token]", "sbt_wrong");
+  await view.page.keyboard.press("Enter");
+  await view.see("[role=alert]", "not known");
+  await view.picture("login-refused");
+  await view.page.$eval("input[name=token]", (field) => field.select());
+  await view.page.keyboard.type(server.token);
+  await view.page.keyboard.press("Enter");
+  await view.see("h2", "Nothing built yet");
+  await view.picture("dashboard-empty");
+}
+
+/** The best of three: another program may have the processor for a moment. */
+async function paintsSoon({ view, server }) {
+  const paints = [];
+  for (let round = 0; round < 3; round++) {
+    await view.open(`${server.url}/`);
+    await view.see("h1", "New build");
+    paints.push(await view.page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime));
+  }
+  const best = Math.min(...paints);
+  console.log(`    first paint after ${best.toFixed(0)} ms`);
+  assert.ok(best < 1000, `first paint after ${best} ms`);
+}
+
+async function buildIsWatched(visit) {
+  const { view } = visit;
+  await startBuild(visit, { goal: GOAL, name: "World clock", model: "clock.yaml" });
+  visit.job = current(visit);
+  await view.preview("checking");
+  await view.see(tool("bash", "done"));
+  await view.see(".said", "Before I go on I wait for a sign.");
+  await view.see(tool("bash", "running"));
+  await view.see("[data-status=building]");
+  await view.everyLook("preview-checking");
+}
+
+async function callsOpen({ view }) {
+  await view.see(`${tool("bash", "done")} summary`);
+  await view.page.$eval(`${tool("bash", "done")} summary`, (summary) => summary.focus());
+  await view.page.keyboard.press("Enter");
+  await view.see(`${tool("bash", "done")} .output`, "written");
+  await view.picture("timeline-call-open");
+}
+
+async function serverIsKilled(visit) {
+  const { view, server } = visit;
+  const before = await rows(visit);
+  await server.kill();
+  await view.see(".offline", "Connection lost");
+  await view.preview("error");
+  await view.everyLook("preview-error");
+  await server.start();
+  await view.page.waitForSelector(".offline", { hidden: true });
+  await view.preview("checking");
+  await view.see(".note", "The run goes on where it was");
+  const after = await rows(visit);
+  assert.deepEqual(after.slice(0, before.length - 1), before.slice(0, -1), "rows were lost");
+}
+
+async function terminalWorks({ view }) {
+  await view.tab("terminal");
+  await view.press("Open terminal");
+  await view.see(".terminal .xterm");
+  await view.see(".terminal", "$");
+  await view.page.keyboard.type("echo typed-$((40 + 2))\n");
+  await view.see(".terminal", "typed-42");
+  await view.picture("terminal");
+  await view.page.keyboard.type("touch /home/user/go\n");
+  await view.tab("preview");
+}
+
+async function becomesReady(visit) {
+  const { view } = visit;
+  await view.see("[data-status=ready]", "Ready", BUILD_MS);
+  await view.see("[data-mark=sleep]", "Preview asleep");
+  await view.page.waitForFunction(() => [...document.querySelectorAll(".pictures img")].some((image) => image.naturalWidth > 0));
+  await view.picture("ready");
+  await sameAfterReload(visit);
+}
+
+async function sleeps({ view }) {
+  await view.preview("paused");
+  assert.equal(await view.text(".preview-card"), "Your preview is sleeping.Resume preview");
+  await view.missing(".preview-card img");
+  await view.everyLook("preview-paused");
+  await view.onPhone(async () => {
+    await view.tab("timeline");
+    await view.picture("phone-timeline");
+    await view.tab("preview");
+    await view.preview("paused");
+    await view.picture("phone-preview-paused");
+  });
+}
+
+async function cardOffersResume(visit) {
+  const { view } = visit;
+  await view.press("All builds");
+  const card = `[data-job="${visit.job}"]`;
+  await view.see(card, "Resume preview");
+  await view.see(`${card} [data-status=ready]`, "Ready");
+  await view.missing(`${card} img`);
+  await view.everyLook("dashboard-sleeping");
+  await view.onPhone(() => view.picture("phone-dashboard"));
+}
+
+async function resumes(visit) {
+  const { view } = visit;
+  await view.hold("*/resume", async () => {
+    await view.press("Resume preview");
+    await view.preview("resuming");
+    assert.equal(await view.text(".preview-card"), "Resuming preview...");
+    await view.everyLook("preview-resuming");
+    // The rest of the page stays usable.
+    await view.tab("files");
+    await view.see(".entry", "born.txt");
+    await view.tab("preview");
+    await view.preview("resuming");
+  });
+  await view.preview("active");
+  await view.frameSays(PAGE);
+  await view.everyLook("preview-active");
+}
+
+async function loadingIsShown({ view }) {
+  const address = await view.page.$eval("iframe", (frame) => frame.src);
+  await view.hold(`${address}*`, async () => {
+    await view.press("Reload the preview");
+    await view.preview("loading");
+    await view.picture("preview-loading");
+  });
+  await view.preview("active");
+  await view.frameSays(PAGE);
+}
+
+async function filesAndDifferences(visit) {
+  const { view } = visit;
+  await view.tab("files");
+  await view.press("Files");
+  const entry = await view.see(".entry", "style.css");
+  await entry.asElement().click();
+  await view.see(".source", "linear-gradient");
+  await view.picture("files");
+  const born = await view.see(".entry", "born.txt");
+  await born.asElement().click();
+  await view.see(".file-head", "born.txt");
+  visit.born = await view.text(".source");
+  assert.match(visit.born, /^\d{15,}$/);
+}
+
+async function differenceToSnapshot({ view }) {
+  // Changed in the running sandbox: what is there now differs from what the snapshot has.
+  await view.tab("terminal");
+  await view.press("Open terminal");
+  await view.see(".terminal", "$");
+  await view.page.keyboard.type("sed -i 's/4rem/5rem/' /home/user/project/style.css; echo changed-$((1 + 1))\n");
+  await view.see(".terminal", "changed-2");
+  await view.tab("files");
+  const entry = await view.see(".entry", "style.css");
+  await entry.asElement().click();
+  const newest = await view.page.$eval("[data-select=against]", (list) => list.options[1].value);
+  await view.page.select("[data-select=against]", newest);
+  await view.see(".diff-line.removed", "4rem");
+  await view.see(".diff-line.added", "5rem");
+  await view.picture("files-difference");
+}
+
+async function picturesAndUsage({ view }) {
+  await view.tab("screenshots");
+  await view.page.waitForFunction(() => {
+    const all = [...document.querySelectorAll(".shots img")];
+    return all.length === 2 && all.every((image) => image.naturalWidth > 0);
+  });
+  await view.picture("screenshots");
+  await view.tab("usage");
+  await view.see(".usage table", "Together");
+  await view.picture("usage");
+}
+
+async function framesAreForbidden({ view }) {
+  await view.tab("terminal");
+  await view.see(".terminal", "$");
+  const server = "class H(http.server.SimpleHTTPRequestHandler):\n def end_headers(s): s.send_header('X-Frame-Options', 'DENY'); super().end_headers()";
+  const program = `import http.server\n${server}\nhttp.server.ThreadingHTTPServer.allow_reuse_address = True\nhttp.server.ThreadingHTTPServer(('', 3000), H).serve_forever()`;
+  const coded = Buffer.from(program).toString("base64");
+  await view.page.click(".terminal .xterm");
+  await view.page.keyboard.type(`pkill -f http.server; cd ~/project; echo ${coded} | base64 -d > /tmp/s.py; (setsid python3 /tmp/s.py >/dev/null 2>&1 &)\n`);
+  await view.page.keyboard.type("until curl -sI localhost:3000 | grep -q DENY; do sleep 0.1; done; echo forbidden-$((1 + 1))\n");
+  await view.see(".terminal", "forbidden-2");
+  await view.tab("preview");
+  await view.press("Reload the preview");
+  await view.preview("blocked");
+  await view.everyLook("preview-blocked");
+}
+
+async function goesToSleepByHand({ view }) {
+  await view.press("Actions for this build");
+  await view.press("Let the preview sleep");
+  await view.preview("paused");
+}
+
+async function expiresBehindItsBack(visit) {
+  const { view, server } = visit;
+  const { sandbox_id: sandbox } = await server.api(`/api/jobs/${visit.job}`);
+  await view.reload();
+  await view.preview("paused");
+  // Nobody looks, so that the page learns of it by the resume and not by a look of its own.
+  await view.unwatched();
+  await server.endSandbox(sandbox);
+  await view.press("Resume preview");
+  await view.preview("resume_failed");
+  assert.equal(await view.text(".preview-card"), "Resume failedThe sandbox has expired and can't be recovered.Rebuild");
+  await view.everyLook("preview-resume-failed-expired");
+  await view.reload();
+  await view.preview("expired");
+  assert.match(await view.text(".preview-card"), /Rebuild$/);
+  await view.everyLook("preview-expired");
+}
+
+async function rebuildBringsFilesBack(visit) {
+  const { view } = visit;
+  await view.press("Rebuild");
+  await view.see("dialog[open]", "This will use 1 build credit. Continue?");
+  await view.picture("rebuild-question");
+  await view.page.keyboard.press("Escape");
+  await view.page.waitForSelector("dialog[open]", { hidden: true });
+  await view.press("Rebuild");
+  await view.see("dialog[open]");
+  await view.page.evaluate(() => [...document.querySelectorAll("dialog button")].find((button) => button.textContent === "Rebuild").click());
+  await view.page.waitForFunction((old) => location.pathname.startsWith("/jobs/") && !location.pathname.endsWith(old), {}, visit.job);
+  visit.rebuilt = current(visit);
+  await view.see("[data-status=ready]", "Ready", BUILD_MS);
+  await view.tab("files");
+  const entry = await view.see(".entry", "born.txt");
+  await entry.asElement().click();
+  await view.see(".file-head", "born.txt");
+  assert.equal(await view.text(".source"), visit.born, "the rebuild began without the files");
+  await view.picture("rebuilt-files");
+}
+
+async function asksForPermission(visit) {
+  const { view } = visit;
+  await view.press("All builds");
+  await startBuild(visit, { goal: "Look around and report", name: "Questions", model: "ask.yaml", ask: true });
+  await view.see(".approval", "echo the first");
+  await view.everyLook("approval");
+  await view.press("Allow");
+  await view.see(".note", "Allowed");
+  await view.see(".approval", "echo the second");
+  await view.press("Deny");
+  await view.see(".note", "Denied");
+  await view.see("[data-status=ready], [data-status=failed]", "", BUILD_MS);
+  await view.preview("error");
+  await view.picture("no-preview");
+}
+
+export const ALL = [
+  ["sign in, after a token that is not known", signIn],
+  ["the first paint comes within a second", paintsSoon],
+  ["a build is started and watched", buildIsWatched],
+  ["a tool call opens by keyboard and shows its output", callsOpen],
+  ["the server is killed and comes back: the page recovers, no row is lost", serverIsKilled],
+  ["the terminal reaches the sandbox", terminalWorks],
+  ["the build becomes ready, then its preview sleeps; a reload shows the same timeline", becomesReady],
+  ["a sleeping preview says so", sleeps],
+  ["the dashboard's card says Ready and offers to resume, without a picture", cardOffersResume],
+  ["resume brings the page back, and the rest is usable meanwhile", resumes],
+  ["a frame that is loading is said to", loadingIsShown],
+  ["files can be read", filesAndDifferences],
+  ["what changed since a snapshot is shown", differenceToSnapshot],
+  ["screenshots side by side, and usage", picturesAndUsage],
+  ["an app that forbids frames opens in a tab", framesAreForbidden],
+  ["the preview sleeps when told to", goesToSleepByHand],
+  ["a sandbox that ended behind its back: resume fails, the preview has expired", expiresBehindItsBack],
+  ["a rebuild asks first and brings the files back", rebuildBringsFilesBack],
+  ["questions of the model are answered", asksForPermission],
+];

@@ -1,0 +1,91 @@
+// A real `sandbar up` in a directory of its own, for the tests to kill and start again.
+import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { createWriteStream, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+
+const START_MS = 60_000;
+
+/** Without anything of the machine's own settings. */
+function environment(home) {
+  const kept = Object.entries(process.env).filter(([name]) => !/^(E2B_|SANDBAR_|XDG_|ANTHROPIC_|OPENAI_)/.test(name));
+  return { ...Object.fromEntries(kept), HOME: home, XDG_CONFIG_HOME: join(home, "config"), XDG_DATA_HOME: join(home, "share") };
+}
+
+export class Server {
+  #program;
+  #log;
+  #process = null;
+  #listen = "127.0.0.1:0";
+  /** What it printed as `export NAME=VALUE`. */
+  exported = {};
+  url = "";
+
+  constructor(program, logFile) {
+    this.#program = program;
+    this.#log = createWriteStream(logFile);
+    this.home = mkdtempSync(join(tmpdir(), "sandbar-e2e-"));
+    this.data = join(this.home, "data");
+  }
+
+  get token() {
+    return this.exported.SANDBAR_TOKEN;
+  }
+
+  get key() {
+    return this.exported.E2B_API_KEY;
+  }
+
+  /** Starts it, on the address it had before if there was one, and returns when it serves. */
+  async start() {
+    // Tied to this process: a test that is killed leaves no server behind.
+    const child = spawn("setpriv", ["--pdeathsig", "KILL", this.#program, "up", "--listen", this.#listen, "--data", this.data], {
+      env: environment(this.home),
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    this.#process = child;
+    child.stderr.pipe(this.#log, { end: false });
+    await new Promise((resolve, reject) => {
+      const late = setTimeout(() => reject(new Error("the server did not start in time")), START_MS);
+      child.once("exit", (code, signal) => reject(new Error(`the server ended with ${code ?? signal} before it served`)));
+      createInterface(child.stdout).on("line", (line) => {
+        const exported = /^export (\w+)=(.*)$/.exec(line);
+        if (exported) this.exported[exported[1]] = exported[2];
+        const ready = /^ready: (\S+)/.exec(line);
+        if (!ready) return;
+        clearTimeout(late);
+        this.url = ready[1];
+        this.#listen = new URL(this.url).host;
+        resolve();
+      });
+    });
+  }
+
+  /** Without any warning, as a power cut would. Its sandboxes go on. */
+  async kill() {
+    const ended = once(this.#process, "exit");
+    this.#process.kill("SIGKILL");
+    await ended;
+  }
+
+  /** Ends a sandbox behind the studio's back, as its provider might. */
+  async endSandbox(id) {
+    const answer = await fetch(`${this.url}/sandboxes/${id}`, { method: "DELETE", headers: { "x-api-key": this.key } });
+    if (!answer.ok) throw new Error(`the sandbox ${id} could not be ended: ${answer.status}`);
+  }
+
+  async api(path) {
+    const answer = await fetch(`${this.url}${path}`, { headers: { authorization: `Bearer ${this.token}` } });
+    if (!answer.ok) throw new Error(`${path} answered ${answer.status}: ${await answer.text()}`);
+    return answer.json();
+  }
+
+  /** Ends it and its sandboxes, and removes all it has written. */
+  end() {
+    spawnSync(this.#program, ["down", "--yes", "--data", this.data], { env: environment(this.home), stdio: "ignore", timeout: 60_000 });
+    this.#process?.kill("SIGKILL");
+    rmSync(this.home, { recursive: true, force: true });
+  }
+}
