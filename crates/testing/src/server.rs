@@ -35,14 +35,21 @@ impl Running {
     /// Starts a server and waits until it is ready. It sees nothing of the caller's own configuration.
     #[track_caller]
     pub fn launch(launch: Launch<'_>) -> Self {
+        Self::launch_at("127.0.0.1:0", launch)
+    }
+
+    /// The same where it is expected: a server that comes back is found where it was.
+    #[track_caller]
+    pub fn launch_at(listen: &str, launch: Launch<'_>) -> Self {
         let Launch { program, data, arguments, umask } = launch;
         let tied = Tied::command("TERM", program);
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "umask \"$0\"; exec \"$@\"", umask]).arg(tied.get_program()).args(tied.get_args());
-        command.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(arguments);
+        command.args(["up", "--listen", listen, "--data"]).arg(data).args(arguments);
         without_settings(&mut command)
             .env("SANDBAR_LOG", std::env::var("SANDBAR_LOG").unwrap_or_else(|_| "warn".to_owned()));
-        command.env("XDG_CONFIG_HOME", data.join("none"));
+        // A server looks after the workspaces of whoever starts it: not of whoever runs the tests.
+        command.env("XDG_CONFIG_HOME", data.join("none")).env("XDG_DATA_HOME", data.join("none"));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let (process, output) = Tied::start(command, "TERM");
         let (ready, started) = mpsc::channel();
@@ -55,6 +62,10 @@ impl Running {
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// Ends the server by a signal and waits for that.
@@ -119,6 +130,10 @@ impl Server {
 
     pub fn key(&self) -> &str {
         &self.running.key
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
     }
 }
 

@@ -88,6 +88,12 @@ pub enum EventKind {
         sandbox: String,
         took: Duration,
     },
+    /// The sandbox before this one could not be reached. It is not ended, and has what was changed since the snapshot.
+    LeftBehind {
+        provider: ProviderName,
+        sandbox: String,
+        since: Stamp,
+    },
     /// A rotation or move that did not come about; the old sandbox is still in use.
     HandoverFailed {
         reason: String,

@@ -29,6 +29,7 @@ pub use house::Parts;
 pub use name::{InvalidName, ProviderName, WorkspaceName};
 pub use settings::Settings;
 pub use workspace::{
-    HandedOver, METADATA, OpenError, Pass, PhaseCommit, SetupError, Unavailable, Unsaved, Workspace, WorkspaceError,
+    HandedOver, LeftBehind, METADATA, MoveOptions, OpenError, Pass, PhaseCommit, SetupError, Unavailable, Unsaved,
+    Workspace, WorkspaceError,
 };
-pub use workspaces::{Attendance, Attended, Created, Orphan, WorkspaceView, Workspaces};
+pub use workspaces::{Abandoned, Attendance, Attended, Created, Orphan, WorkspaceView, Workspaces};

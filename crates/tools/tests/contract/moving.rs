@@ -14,7 +14,7 @@ use workspace::config::{DeploymentMode, ProviderConfig, ProviderKind, WorkspaceC
 use workspace::events::{Observer, WorkspaceEvent};
 use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
 use workspace::setup::{Prepare, PreparedFile, Setup};
-use workspace::{Settings, Workspace, Workspaces};
+use workspace::{MoveOptions, Settings, Workspace, Workspaces};
 
 const SECRET: &str = "the-hidden-value";
 

@@ -117,6 +117,14 @@ impl Snapshots {
         Ok(self.objects.list(&key::folder(project)).await?.iter().map(|object| object.size).sum())
     }
 
+    /// The newest snapshot there is, whatever it is worth.
+    ///
+    /// # Errors
+    /// When the store is in trouble.
+    pub async fn newest(&self, project: &ProjectId) -> Result<Option<Stamp>, StoreError> {
+        Ok(self.generations(project).await?.committed().next_back())
+    }
+
     /// Whether there is anything to be restored.
     ///
     /// # Errors

@@ -14,6 +14,7 @@
 //! needs a lease on it; within one process they wait for each other.
 
 mod archive;
+mod browse;
 mod complaint;
 mod digest;
 mod key;
@@ -31,6 +32,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use browse::BrowseError;
 pub use digest::{Digest, InvalidDigest};
 pub use key::{InvalidProjectId, InvalidStamp, ProjectId, Stamp};
 pub use left_out::{FolderName, InvalidFolderName, LeftOut};

@@ -1,6 +1,6 @@
 //! What a workspace takes in: a sandbox that runs already, a server that is to run in it.
 
-use sdk::{Sandbox, SandboxId};
+use sdk::{Connect, Sandbox, SandboxId};
 use tracing::warn;
 
 use super::core::{Attached, Core, Turn, services};
@@ -72,8 +72,16 @@ impl Core {
             self.settle(&turn).await?;
         }
         let (place, found) = self.find(id).await?;
-        let Found::Running { sandbox, remaining, size } = found else {
-            return Err(WorkspaceError::NotRunning(id.clone()));
+        let left_behind = self.seat().details.left_behind.contains(&place);
+        let (sandbox, remaining, size) = match found {
+            Found::Running { sandbox, remaining, size } => (sandbox, remaining, size),
+            Found::Paused { size } if left_behind => {
+                let provider = self.house.orchestrator.provider(&place.provider)?;
+                let lifetime = provider.plan().lifetime(self.settings().resumed.min(self.ttl_left()));
+                let connect = Connect::timeout(lifetime);
+                (self.client(&place.provider).await?.connect(id, connect).await?, lifetime, size)
+            }
+            Found::Paused { .. } | Found::Gone => return Err(WorkspaceError::NotRunning(id.clone())),
         };
         let closed = self.fence.close();
         closed.emptied(self.settings().leave_wait).await;

@@ -12,7 +12,7 @@ use crate::phase::PhaseError;
 use crate::provider::{OrchestratorError, Unusable};
 use crate::records::{ChangeError, LeaseError, RecordsError};
 use crate::setup::StepFailed;
-use crate::snapshot::{RestoreError, SaveError, StoreError};
+use crate::snapshot::{RestoreError, SaveError, Stamp, StoreError};
 
 /// Nobody can work in the workspace now.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +80,19 @@ pub enum WorkspaceError {
     Unavailable(#[from] Unavailable),
     #[error("workspace {0} is at {1} already")]
     AlreadyThere(WorkspaceName, ProviderName),
+    /// Move with `leave_unsaved`, or when the provider answers again.
+    #[error(
+        "sandbox {sandbox} of workspace {workspace} at {provider} does not answer ({reason}), and {} is in no snapshot; \
+         move it when {provider} answers again, or leave that behind with --leave-unsaved",
+        changed_since(since)
+    )]
+    Unsaved {
+        workspace: WorkspaceName,
+        sandbox: SandboxId,
+        provider: ProviderName,
+        since: Option<Stamp>,
+        reason: String,
+    },
     /// The old sandbox is still in use, or paused.
     #[error("workspace {workspace} was not saved and replaced within {within:?}")]
     NotInTime { workspace: WorkspaceName, within: Duration },
@@ -111,6 +124,13 @@ pub enum WorkspaceError {
     Change(#[from] ChangeError),
     #[error(transparent)]
     Records(#[from] RecordsError),
+}
+
+fn changed_since(stamp: &Option<Stamp>) -> String {
+    match stamp {
+        Some(stamp) => format!("what was changed in it since snapshot {stamp}"),
+        None => "what is in it".to_owned(),
+    }
 }
 
 /// A workspace that was not opened.

@@ -76,14 +76,51 @@ pub struct HandedOver {
     pub restored: Restored,
     /// How long nobody could work.
     pub fenced: Duration,
+    /// The sandbox before it could not be reached, and may have what is not here.
+    pub left_behind: Option<LeftBehind>,
+}
+
+/// How a workspace may be moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MoveOptions {
+    /// Go also when the sandbox cannot be reached: what was changed since the newest snapshot stays in it. It is not ended,
+    /// and [`Workspace::attach`](super::Workspace::attach) comes back to it.
+    pub leave_unsaved: bool,
+}
+
+/// A sandbox that was left because it could not be reached. It is not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftBehind {
+    pub provider: ProviderName,
+    pub sandbox: String,
+    /// What was changed after this snapshot is in that sandbox only.
+    pub since: Stamp,
 }
 
 impl Core {
     /// Replaces the sandbox by one with the same files.
-    pub(super) async fn hand_over(&self, target: Target, why: Why) -> Result<HandedOver, WorkspaceError> {
+    pub(super) async fn rotate(&self) -> Result<HandedOver, WorkspaceError> {
         let turn = self.turn().await;
         self.check().await?;
-        self.hand_over_in_turn(&turn, target, why).await
+        let provider = self.seat().record.provider.clone();
+        self.hand_over_in_turn(&turn, Target::First(provider), Why::Rotation).await
+    }
+
+    /// Lets another provider take the workspace over.
+    pub(super) async fn move_to(
+        &self,
+        provider: &ProviderName,
+        options: MoveOptions,
+    ) -> Result<HandedOver, WorkspaceError> {
+        let turn = self.turn().await;
+        self.check().await?;
+        let target = Target::Only(provider.clone());
+        match self.hand_over_in_turn(&turn, target.clone(), Why::Move).await {
+            Err(WorkspaceError::Unavailable(Unavailable::Unreachable { reason, .. })) => {
+                self.move_from_snapshot(&turn, target, options, reason).await
+            }
+            other => other,
+        }
     }
 
     pub(super) async fn hand_over_in_turn(
@@ -92,13 +129,7 @@ impl Core {
         target: Target,
         why: Why,
     ) -> Result<HandedOver, WorkspaceError> {
-        let attached = match self.awake(turn).await {
-            Ok(attached) => attached,
-            Err(WorkspaceError::Unavailable(Unavailable::Unreachable { .. })) if why == Why::Move => {
-                return self.move_from_snapshot(turn, target).await;
-            }
-            Err(error) => return Err(error),
-        };
+        let attached = self.awake(turn).await?;
         let from = self.seat().record.provider.clone();
         let closed = self.fence.close();
         let started = Instant::now();
@@ -138,7 +169,7 @@ impl Core {
                 };
                 self.tell(kind).await;
                 info!(workspace = %self.name, %provider, sandbox, ?took, "in a new sandbox");
-                Ok(HandedOver { provider, sandbox, restored, fenced: took })
+                Ok(HandedOver { provider, sandbox, restored, fenced: took, left_behind: None })
             }
             Err(error) => {
                 self.tell(EventKind::HandoverFailed { reason: self.hidden(&chain(&error)) }).await;
@@ -148,14 +179,43 @@ impl Core {
     }
 
     /// To another provider without the one that it is with, which cannot be reached.
-    async fn move_from_snapshot(&self, turn: &Turn<'_>, target: Target) -> Result<HandedOver, WorkspaceError> {
+    async fn move_from_snapshot(
+        &self,
+        turn: &Turn<'_>,
+        target: Target,
+        options: MoveOptions,
+        reason: String,
+    ) -> Result<HandedOver, WorkspaceError> {
         let (from, started) = (self.seat().record.provider.clone(), Instant::now());
         let (old, running) = (self.place(), Vec::new());
-        let succession = Succession { why: Why::Restore, target, which: Which::Newest, old, saved: None, running };
+        // One that was saved when it was paused has nothing that is not in that snapshot.
+        let saved = self.seat().details.saved_at_pause;
+        let which = match (options.leave_unsaved, saved, &old) {
+            (true, ..) => Which::Newest,
+            (false, Some(stamp), _) => Which::Exactly(stamp),
+            (false, None, None) => Which::Newest,
+            (false, None, Some(place)) => {
+                let newest = self.house.snapshots.newest(&self.project).await?;
+                return Err(WorkspaceError::Unsaved {
+                    workspace: self.name.clone(),
+                    sandbox: place.sandbox.clone(),
+                    provider: place.provider.clone(),
+                    since: newest,
+                    reason,
+                });
+            }
+        };
+        self.within_budget().await?;
+        let succession = Succession { why: Why::Restore, target, which, old: old.clone(), saved: None, running };
         let restored = self.succeed(turn, succession).await?;
+        let left_behind = old.filter(|_| saved != Some(restored.stamp)).map(|Place { provider, sandbox }| LeftBehind {
+            provider,
+            sandbox: sandbox.to_string(),
+            since: restored.stamp,
+        });
         let ((provider, sandbox), fenced) = (self.whereabouts(), started.elapsed());
         self.tell(EventKind::Moved { from, to: provider.clone(), sandbox: sandbox.clone(), took: fenced }).await;
-        Ok(HandedOver { provider, sandbox, restored, fenced })
+        Ok(HandedOver { provider, sandbox, restored, fenced, left_behind })
     }
 
     pub(super) fn whereabouts(&self) -> (ProviderName, String) {
@@ -209,6 +269,7 @@ impl Core {
         let remaining = self.settings().clock.until(run.ends_at);
         let line = self.told(why, &restored, &running, old.as_ref());
         self.notice(&line);
+        let left = old.clone().filter(|_| why == Why::Restore);
         self.update(turn, |record, details| {
             record.state = WorkspaceState::Ready;
             record.provider = placed.provider.clone();
@@ -227,6 +288,10 @@ impl Core {
         .await?;
         self.attach(placed.sandbox, remaining);
         reach(Point::HandoverSwapped).await;
+        if let Some(Place { provider, sandbox }) = left {
+            let (sandbox, since) = (sandbox.to_string(), restored.stamp);
+            self.tell(EventKind::LeftBehind { provider, sandbox, since }).await;
+        }
         self.end_retired(turn).await?;
         Ok(restored)
     }

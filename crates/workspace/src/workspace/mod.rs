@@ -33,8 +33,7 @@ pub(crate) use self::core::{Core, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
 pub(crate) use self::details::{Details, Place};
 pub use self::error::{OpenError, SetupError, Unavailable, WorkspaceError};
-pub use self::handover::HandedOver;
-use self::handover::{Target, Why};
+pub use self::handover::{HandedOver, LeftBehind, MoveOptions};
 pub(crate) use self::keeper::needs_attention;
 pub(crate) use self::lease::Holding;
 pub use self::pass::Pass;
@@ -209,19 +208,19 @@ impl Workspace {
     /// # Errors
     /// The old sandbox is then still in use, if the plan has room for two.
     pub async fn rotate(&self) -> Result<HandedOver, WorkspaceError> {
-        let provider = self.provider();
-        self.held.core.hand_over(Target::First(provider), Why::Rotation).await
+        self.held.core.rotate().await
     }
 
     /// Lets another provider take the workspace over.
     ///
     /// # Errors
-    /// The old sandbox is then still in use.
-    pub async fn move_to(&self, provider: &ProviderName) -> Result<HandedOver, WorkspaceError> {
+    /// The old sandbox is then still in use. [`WorkspaceError::Unsaved`] when it cannot be reached and has changes that are
+    /// nowhere else, unless the options allow to leave them.
+    pub async fn move_to(&self, provider: &ProviderName, options: MoveOptions) -> Result<HandedOver, WorkspaceError> {
         if self.provider() == *provider {
             return Err(WorkspaceError::AlreadyThere(self.name().clone(), provider.clone()));
         }
-        self.held.core.hand_over(Target::Only(provider.clone()), Why::Move).await
+        self.held.core.move_to(provider, options).await
     }
 
     /// Commits the project's files, saves everything and tells of it.
@@ -232,7 +231,8 @@ impl Workspace {
         self.held.core.commit_phase(message).await
     }
 
-    /// Makes a sandbox that runs already, with any of the providers, the workspace's own.
+    /// Makes a sandbox that runs already, with any of the providers, the workspace's own; one that was left behind also when it
+    /// is paused. The files of the one before are saved.
     ///
     /// # Errors
     /// When no provider has it, or it does not run.

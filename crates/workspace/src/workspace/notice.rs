@@ -26,7 +26,10 @@ impl Core {
             line.push_str(&format!(" {} newer snapshots were damaged.", skipped_generations.len()));
         }
         if let (Why::Restore, Some(old)) = (why, old) {
-            line.push_str(&format!(" Newer changes may be left in sandbox {old}, which could not be reached."));
+            line.push_str(&format!(
+                " Newer changes may be left in sandbox {old}, which could not be reached; it is not ended, and can be \
+                 attached again."
+            ));
         }
         line.push_str(" Did not survive: ");
         if running.is_empty() {

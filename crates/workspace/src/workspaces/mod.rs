@@ -78,6 +78,17 @@ pub struct WorkspaceView {
     pub expires_at: Timestamp,
     /// The end of its sandbox, as far as it is known; extended on use.
     pub sandbox_ends_at: Option<Timestamp>,
+    /// Sandboxes that could not be reached when it went on elsewhere. They may have changes that are nowhere else.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_behind: Vec<Abandoned>,
+}
+
+/// A sandbox that a workspace was in, and that was not ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Abandoned {
+    pub provider: ProviderName,
+    #[serde(rename = "sandboxID")]
+    pub sandbox: String,
 }
 
 impl WorkspaceView {
@@ -94,7 +105,14 @@ impl WorkspaceView {
             created_at: record.created_at,
             expires_at: record.expires_at,
             sandbox_ends_at: details.run.map(|run| run.ends_at),
+            left_behind: details.left_behind.iter().map(Abandoned::from).collect(),
         }
+    }
+}
+
+impl From<&Place> for Abandoned {
+    fn from(Place { provider, sandbox }: &Place) -> Self {
+        Self { provider: provider.clone(), sandbox: sandbox.to_string() }
     }
 }
 

@@ -4,9 +4,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandbar_workspace::snapshot::Which;
-use sandbar_workspace::{Unavailable, Unsaved};
-use testing::Server;
+use sandbar_workspace::events::EventKind;
+use sandbar_workspace::{MoveOptions, ProviderName, Unavailable, Unsaved, WorkspaceError};
+use testing::{Server, signal};
 
 use crate::support::{Recorder, World, assert_same, name, settings, setup, tree};
 
@@ -35,7 +35,7 @@ async fn a_black_hole_is_left_with_the_files_of_the_newest_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provider_that_is_gone_is_told_and_a_restore_goes_elsewhere() {
+async fn a_provider_that_does_not_answer_is_told_and_what_is_left_there_can_be_come_back_to() {
     let world = World::new();
     let own = Server::start(&[]);
     let mut place = world.place();
@@ -44,18 +44,37 @@ async fn a_provider_that_is_gone_is_told_and_a_restore_goes_elsewhere() {
     let workspaces = place.workspaces(settings(), world.events.clone()).await;
     let workspace = workspaces.create(&name("stranded"), setup()).await.expect("made").workspace;
     assert_eq!(workspace.provider().as_str(), "one");
-    workspace.snapshot().await.expect("saved");
+    let stamp = workspace.snapshot().await.expect("saved").stamp;
     let wanted = tree(&workspace).await;
-    drop(own);
+    workspace.write_file("project/unsaved", "mine").await.expect("written");
+    let old = workspace.sandbox_id().expect("it has one");
+    signal(own.pid(), "STOP");
 
     workspace.exec("true").await.expect_err("nobody answers");
     let error = workspace.enter().await.expect_err("nobody knows whether it lives");
     assert!(matches!(error, Unavailable::Unreachable { .. }), "{error:?}");
     assert_eq!(error.code(), "sandbox_unreachable");
-    let restored = workspace.restore(Which::Newest).await.expect("another provider has the files");
+    // Nothing is left behind by a move unless somebody says so.
+    let two: ProviderName = "two".parse().expect("a name");
+    let refused = workspace.move_to(&two, MoveOptions::default()).await.expect_err("a file is nowhere else");
+    assert!(matches!(&refused, WorkspaceError::Unsaved { since: Some(since), .. } if *since == stamp), "{refused:?}");
+    assert_eq!(workspace.sandbox_id().as_ref(), Some(&old), "it is where it was");
+    let moved = workspace.move_to(&two, MoveOptions { leave_unsaved: true }).await.expect("somebody said so");
+    let left = moved.left_behind.expect("it is told");
+    assert_eq!((left.provider.as_str(), left.sandbox, left.since), ("one", old.to_string(), stamp));
+    assert_eq!(world.events.count(|event| matches!(event, EventKind::LeftBehind { .. })), 1);
+    let view = workspaces.show(&name("stranded")).await.expect("it is there");
+    assert_eq!(view.left_behind.len(), 1, "it stays recorded: {view:?}");
     assert_eq!(workspace.provider().as_str(), "two");
-    assert!(restored.skipped_generations.is_empty());
+    assert!(moved.restored.skipped_generations.is_empty());
     assert_same(&tree(&workspace).await, &wanted);
     let notices = workspace.enter().await.expect("it runs").notices();
     assert!(notices.iter().any(|line| line.contains("could not be reached")), "{notices:?}");
+
+    // When the provider is back, so is what was left there.
+    signal(own.pid(), "CONT");
+    workspace.attach(&old).await.expect("it runs");
+    assert_eq!(workspace.read_file("project/unsaved").await.expect("it is there"), "mine");
+    assert!(workspaces.show(&name("stranded")).await.expect("it is there").left_behind.is_empty());
+    workspace.close().await;
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use sandbar_workspace::faults::{self, Point};
-use sandbar_workspace::{OpenError, Unsaved, WorkspaceName, Workspaces};
+use sandbar_workspace::{MoveOptions, OpenError, Unsaved, WorkspaceName, Workspaces};
 use testing::eventually_async;
 
 use crate::support::{Place, Recorder, World, assert_same, name, settings, setup, tree};
@@ -100,7 +100,7 @@ async fn be_killed(point: &str, work: &str, place: &str, of: &str) {
             "rotate" | "rotate-alone" => drop(workspace.rotate().await.expect("rotated")),
             "move" => {
                 let other = if workspace.provider().as_str() == "one" { "two" } else { "one" };
-                drop(workspace.move_to(&other.parse().expect("a name")).await.expect("moved"));
+                drop(workspace.move_to(&other.parse().expect("a name"), MoveOptions::default()).await.expect("moved"));
             }
             "settle" | "resume" => drop(workspace.enter().await.expect("it is ready")),
             "pause" => workspace.pause().await.expect("paused"),

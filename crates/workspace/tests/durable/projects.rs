@@ -6,7 +6,7 @@ use std::process::Command;
 use sandbar_workspace::devserver::DevServer;
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::setup::{Repo, Setup};
-use sandbar_workspace::{Workspace, WorkspaceError};
+use sandbar_workspace::{MoveOptions, Workspace, WorkspaceError};
 
 use crate::support::{World, name, setup, told};
 
@@ -96,7 +96,7 @@ async fn a_project_is_served_wherever_its_workspace_goes() {
     assert!(notices.iter().any(|line| line.contains("project/node_modules")), "{notices:?}");
 
     for provider in ["two", "one"] {
-        workspace.move_to(&name_of(provider)).await.expect("moved");
+        workspace.move_to(&name_of(provider), MoveOptions::default()).await.expect("moved");
         expected = (expected.0 + 1, expected.1 + 1);
         check(&workspace, expected).await;
     }

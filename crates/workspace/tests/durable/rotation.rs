@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandbar_workspace::devserver::DevServer;
 use sandbar_workspace::events::EventKind;
-use sandbar_workspace::{Workspace, WorkspaceError};
+use sandbar_workspace::{MoveOptions, Workspace, WorkspaceError};
 use testing::repeats;
 
 use crate::support::{World, assert_same, name, run, setup, tree};
@@ -65,7 +65,7 @@ async fn a_move_takes_everything_along_and_says_what_did_not_survive() {
         tree(&workspace).await.into_iter().filter(|line| !line.contains("node_modules")).collect();
 
     let two = "two".parse().expect("a name");
-    let moved = workspace.move_to(&two).await.expect("it moves");
+    let moved = workspace.move_to(&two, MoveOptions::default()).await.expect("it moves");
     assert_eq!((moved.provider.as_str(), workspace.provider().as_str()), ("two", "two"));
     assert_same(&tree(&workspace).await, &wanted);
     let output = workspace.exec("echo $TOKEN").await.expect("it runs");
@@ -73,9 +73,9 @@ async fn a_move_takes_everything_along_and_says_what_did_not_survive() {
     let notices = workspace.enter().await.expect("it runs").notices();
     assert_eq!(notices.len(), 1, "{notices:?}");
     assert!(notices[0].contains("sleep 1000") && notices[0].contains("project/node_modules"), "{notices:?}");
-    assert!(matches!(workspace.move_to(&two).await, Err(WorkspaceError::AlreadyThere(..))));
+    assert!(matches!(workspace.move_to(&two, MoveOptions::default()).await, Err(WorkspaceError::AlreadyThere(..))));
 
-    workspace.move_to(&"one".parse().expect("a name")).await.expect("and back");
+    workspace.move_to(&"one".parse().expect("a name"), MoveOptions::default()).await.expect("and back");
     assert_same(&tree(&workspace).await, &wanted);
     assert_eq!(world.sandboxes("moved").await.len(), 1);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::phase::Phase;
 use sandbar_workspace::snapshot::{self, Objects, Snapshots, Which};
-use sandbar_workspace::{Unavailable, Unsaved, Workspace, WorkspaceError};
+use sandbar_workspace::{MoveOptions, Unavailable, Unsaved, Workspace, WorkspaceError};
 
 use crate::support::{Recorder, World, assert_same, name, setup, tree};
 use crate::troubled::{Request, Trouble, Troubled};
@@ -63,7 +63,10 @@ async fn work_goes_on_and_no_sandbox_is_given_up_while_nothing_can_be_stored() {
     stored.expect_all(Request::PutManifest, Trouble::Fail);
     workspace.rotate().await.expect_err("nothing can be stored");
     stored.expect_all(Request::PutArchive, Trouble::Stall);
-    workspace.move_to(&"two".parse().expect("a name")).await.expect_err("nothing can be stored");
+    workspace
+        .move_to(&"two".parse().expect("a name"), MoveOptions::default())
+        .await
+        .expect_err("nothing can be stored");
     stored.expect_all(Request::PutArchive, Trouble::Fail);
     let kept = workspace.destroy(Unsaved::Keep).await.expect_err("nothing can be stored");
     assert!(matches!(kept, WorkspaceError::Save(_)), "{kept:?}");
