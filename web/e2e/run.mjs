@@ -5,8 +5,7 @@ import { rmSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { launch } from "./browser.mjs";
-import { Server } from "./server.mjs";
-import * as scenes from "./scenes.mjs";
+import { VISITS } from "./scenes.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const root = resolve(here, "../..");
@@ -15,33 +14,34 @@ const program = resolve(process.argv[2] ?? join(root, "target/debug/sandbar"));
 
 rmSync(pictures, { recursive: true, force: true });
 const view = await launch(pictures);
-const server = new Server(program, join(pictures, "server.log"));
-const started = Date.now();
-// Each scene begins where the one before ended: it is one person's visit.
-const visit = { view, server, script: (name) => `scripted:${join(here, name)}` };
-let failed = null;
+const began = Date.now();
+const servers = [];
+let title = "start";
+let failed = false;
 try {
-  await server.start();
-  for (const [title, scene] of scenes.ALL) {
-    const begun = Date.now();
-    try {
+  for (const { make, scenes } of VISITS) {
+    const server = await make(program, join(pictures, `server-${servers.length + 1}.log`));
+    servers.push(server);
+    await server.start();
+    // Each scene begins where the one before ended: it is one person's visit.
+    const visit = { view, server, script: (name) => `scripted:${join(here, name)}` };
+    for (const [name, scene] of scenes) {
+      const begun = Date.now();
+      title = name;
       await scene(visit);
-    } catch (error) {
-      failed = error;
-      console.error(`FAILED  ${title}`);
-      throw error;
+      console.log(`ok  ${((Date.now() - begun) / 1000).toFixed(1).padStart(5)} s  ${title}`);
     }
-    console.log(`ok  ${((Date.now() - begun) / 1000).toFixed(1).padStart(5)} s  ${title}`);
+    server.end();
   }
   assert.deepEqual(view.complaints, [], "the page complained");
 } catch (error) {
-  failed ??= error;
-  console.error(error);
+  failed = true;
+  console.error(`FAILED  ${title}\n`, error, "\n", view.complaints);
   await view.picture("failure").catch(() => {});
   console.error(`pictures and the server's log: ${pictures}`);
 } finally {
   await view.close();
-  server.end();
+  for (const server of servers) server.end();
 }
-console.log(`the dashboard in Chromium: ${failed ? "failed" : "passed"} in ${((Date.now() - started) / 1000).toFixed(0)} s`);
+console.log(`the dashboard in Chromium: ${failed ? "failed" : "passed"} in ${((Date.now() - began) / 1000).toFixed(0)} s`);
 process.exit(failed ? 1 : 0);

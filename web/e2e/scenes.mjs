@@ -1,5 +1,6 @@
 // What a person does with the dashboard, scene by scene. Texts are compared with the words of the product, not with its code.
 import assert from "node:assert/strict";
+import { Server } from "./server.mjs";
 
 const GOAL = "A page that shows the time";
 const PAGE = "What time is it?";
@@ -78,6 +79,8 @@ async function callsOpen({ view }) {
   await view.page.keyboard.press("Enter");
   await view.see(`${tool("bash", "done")} .output`, "written");
   await view.picture("timeline-call-open");
+  await view.page.keyboard.press("Enter");
+  await view.page.waitForSelector(`${tool("bash", "done")} .output`, { hidden: true });
 }
 
 async function serverIsKilled(visit) {
@@ -173,7 +176,6 @@ async function loadingIsShown({ view }) {
 async function filesAndDifferences(visit) {
   const { view } = visit;
   await view.tab("files");
-  await view.press("Files");
   const entry = await view.see(".entry", "style.css");
   await entry.asElement().click();
   await view.see(".source", "linear-gradient");
@@ -291,7 +293,45 @@ async function asksForPermission(visit) {
   await view.picture("no-preview");
 }
 
-export const ALL = [
+async function buildSleeps(visit) {
+  const { view } = visit;
+  await view.see("h2", "Nothing built yet");
+  await startBuild(visit, { goal: GOAL, name: "Far away", model: "page.yaml" });
+  await view.see("[data-mark=sleep]", "Preview asleep", BUILD_MS);
+  await view.reload();
+  await view.preview("paused");
+}
+
+async function sandboxIsOutOfReach({ view, server }) {
+  await view.unwatched();
+  server.wire.cut();
+  await view.press("Resume preview");
+  await view.preview("resuming");
+  await view.preview("resume_failed");
+  assert.equal(await view.text(".preview-card"), "Resume failedThe sandbox couldn't be reached. It may be corrupted.Rebuild");
+  await view.everyLook("preview-resume-failed-unreachable");
+  await view.reload();
+  await view.preview("error");
+  await view.picture("preview-error-unreachable");
+}
+
+async function comesBackIntoReach({ view, server }) {
+  await server.wire.mend();
+  // The page looks again by itself.
+  await view.preview("paused");
+  await view.press("Resume preview");
+  await view.preview("active");
+  await view.frameSays(PAGE);
+}
+
+async function signsInAgain({ view, server }) {
+  await view.open(`${server.url}/`);
+  await view.see("h1", "Sign in");
+  await view.page.type("input[name=token]", server.token);
+  await view.press("Sign in");
+}
+
+const A_VISIT = [
   ["sign in, after a token that is not known", signIn],
   ["the first paint comes within a second", paintsSoon],
   ["a build is started and watched", buildIsWatched],
@@ -311,4 +351,16 @@ export const ALL = [
   ["a sandbox that ended behind its back: resume fails, the preview has expired", expiresBehindItsBack],
   ["a rebuild asks first and brings the files back", rebuildBringsFilesBack],
   ["questions of the model are answered", asksForPermission],
+];
+
+const A_CUT_WIRE = [
+  ["sign in to another server, whose sandboxes are far away", signsInAgain],
+  ["a build there becomes ready and its preview sleeps", buildSleeps],
+  ["a sandbox that cannot be reached: resume fails after its second attempt", sandboxIsOutOfReach],
+  ["back in reach it resumes", comesBackIntoReach],
+];
+
+export const VISITS = [
+  { make: (program, log) => new Server(program, log), scenes: A_VISIT },
+  { make: Server.overWire, scenes: A_CUT_WIRE },
 ];

@@ -1,17 +1,20 @@
 // A real `sandbar up` in a directory of its own, for the tests to kill and start again.
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { createWriteStream, mkdtempSync, rmSync } from "node:fs";
+import { createWriteStream, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
+import { freePort, Wire } from "./wire.mjs";
 
 const START_MS = 60_000;
+/** A key for one test: nothing that anybody keeps. */
+const FAR_KEY = `e2b_${"0123456789".repeat(4)}`;
 
 /** Without anything of the machine's own settings. */
 function environment(home) {
   const kept = Object.entries(process.env).filter(([name]) => !/^(E2B_|SANDBAR_|XDG_|ANTHROPIC_|OPENAI_)/.test(name));
-  return { ...Object.fromEntries(kept), HOME: home, XDG_CONFIG_HOME: join(home, "config"), XDG_DATA_HOME: join(home, "share") };
+  return { ...Object.fromEntries(kept), HOME: home, XDG_CONFIG_HOME: join(home, "config"), XDG_DATA_HOME: join(home, "share"), FAR_API_KEY: FAR_KEY };
 }
 
 export class Server {
@@ -19,6 +22,7 @@ export class Server {
   #log;
   #process = null;
   #listen = "127.0.0.1:0";
+  #ended = false;
   /** What it printed as `export NAME=VALUE`. */
   exported = {};
   url = "";
@@ -28,6 +32,20 @@ export class Server {
     this.#log = createWriteStream(logFile);
     this.home = mkdtempSync(join(tmpdir(), "sandbar-e2e-"));
     this.data = join(this.home, "data");
+  }
+
+  /** A server that reaches its own sandboxes over a wire that can be cut, as if they were another's. */
+  static async overWire(program, logFile) {
+    const server = new Server(program, logFile);
+    const port = await freePort();
+    server.#listen = `127.0.0.1:${port}`;
+    server.wire = new Wire({ host: "127.0.0.1", port });
+    await server.wire.mend();
+    const provider = { name: "far", kind: "e2b", deployment_mode: "self_hosted", api_key_env: "FAR_API_KEY", api_url: server.wire.url, domain: `localhost:${port}` };
+    mkdirSync(join(server.home, "config/sandbar"), { recursive: true });
+    const lines = Object.entries(provider).map(([name, value]) => `${name} = ${JSON.stringify(value)}`);
+    writeFileSync(join(server.home, "config/sandbar/config.toml"), `api_key = "${FAR_KEY}"\n[[providers]]\n${lines.join("\n")}\n`);
+    return server;
   }
 
   get token() {
@@ -84,8 +102,11 @@ export class Server {
 
   /** Ends it and its sandboxes, and removes all it has written. */
   end() {
+    if (this.#ended) return;
+    this.#ended = true;
     spawnSync(this.#program, ["down", "--yes", "--data", this.data], { env: environment(this.home), stdio: "ignore", timeout: 60_000 });
     this.#process?.kill("SIGKILL");
+    this.wire?.cut();
     rmSync(this.home, { recursive: true, force: true });
   }
 }

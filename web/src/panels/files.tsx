@@ -27,6 +27,9 @@ export function FilesPanel({ job, version, onRestore }: Props) {
   const [path, setPath] = useState<string | null>(null);
   const known = snapshots.state === "loaded" ? [...snapshots.value].sort((a, b) => b.created_at.localeCompare(a.created_at)) : [];
   const chosen = known.find((each) => each.key === shown);
+  // Changes are read from the older to the newer, whichever was chosen first; "now" is the newest of all.
+  const place = (key: string) => known.findIndex((each) => each.key === key);
+  const [older, newer] = place(against) > place(shown) ? [against, shown] : [shown, against];
   return (
     <div class="files">
       <div class="files-head">
@@ -57,7 +60,7 @@ export function FilesPanel({ job, version, onRestore }: Props) {
           ) : against === NOTHING || against === shown ? (
             <Content key={`${path}@${shown}`} job={job} path={path} snapshot={shown || null} version={version} />
           ) : (
-            <Comparison key={`${path}@${against}..${shown}`} job={job} path={path} before={against || null} after={shown || null} version={version} />
+            <Comparison key={`${path}@${older}..${newer}`} job={job} path={path} before={older || null} after={newer || null} version={version} />
           )}
         </div>
       </div>
