@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use crate::job::Status;
+use crate::records::RecordsError;
 
 /// Asked before a rebuild.
 pub const REBUILD_QUESTION: &str = "This will use 1 build credit. Continue?";
@@ -47,5 +48,11 @@ impl StudioError {
 
     pub(crate) fn invalid(field: &'static str, message: impl Into<String>) -> Self {
         Self::Invalid { field, message: message.into() }
+    }
+}
+
+impl From<RecordsError> for StudioError {
+    fn from(error: RecordsError) -> Self {
+        Self::unavailable(error)
     }
 }

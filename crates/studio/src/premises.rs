@@ -7,6 +7,7 @@ use agent::model::ChoiceError;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tools::ToolDispatcher;
+use workspace::events::Observer;
 use workspace::{Workspace, Workspaces};
 
 /// A model that can be used.
@@ -36,6 +37,9 @@ pub struct NoPicture(pub String);
 #[async_trait]
 pub trait Premises: Send + Sync {
     fn workspaces(&self) -> &Workspaces;
+
+    /// From now on tells this one, too, what happens to workspaces.
+    fn observe(&self, observer: Arc<dyn Observer>);
 
     /// The tools of an agent in a workspace; pictures are of that port unless a call says otherwise.
     fn tools(&self, workspace: &Workspace, preview_port: u16) -> Arc<dyn ToolDispatcher>;

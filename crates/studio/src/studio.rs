@@ -1,185 +1,212 @@
-//! The service itself: what a user can ask for. Somebody else's job is as good as none.
+//! The service itself. What a user can ask for is in `builds`, `looks`, `previews`, `files` and `terminal`; somebody else's job is
+//! as good as none.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use agent::RunRecords;
+use agent::records::DatabaseRunRecords;
 use futures::stream::BoxStream;
+use jiff::Timestamp;
 use sdk::Secret;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use workspace::Workspaces;
+use workspace::events::Observer;
+use workspace::records::DatabaseRecords;
 
+use crate::body::Body;
 use crate::error::StudioError;
-use crate::id::{JobId, ProjectId, ScreenshotId};
-use crate::job::{Job, NewBuild};
+use crate::id::{JobId, ProjectId};
 use crate::premises::Premises;
+use crate::previews::Resuming;
+use crate::records::{Change, Held, JobRecord, Records};
 use crate::settings::Settings;
-use crate::terminal::Terminal;
-use crate::view::{
-    Dashboard, FileContent, Listing, PictureFile, PreviewCheck, Project, Resumed, Screenshot, SnapshotView,
-    TimelineEvent, UsageReport, User,
-};
+use crate::timeline::Timeline;
+use crate::token::Digest;
+use crate::view::{TimelineEvent, User};
+
+/// So long a token is believed without asking the records: one that was replaced is good for no longer.
+const BELIEVED: Duration = Duration::from_secs(5);
+/// Tokens that are remembered at once.
+const REMEMBERED: usize = 10_000;
 
 /// The studio. Cheap to clone; clones are the same.
 #[derive(Clone)]
 pub struct Studio {
-    _inner: Arc<()>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-fn later<T>() -> Result<T, StudioError> {
-    Err(StudioError::unavailable("not built yet"))
+pub(crate) struct Inner {
+    pub(crate) records: Records,
+    pub(crate) runs: Arc<dyn RunRecords>,
+    /// Where the tokens of models are noted.
+    pub(crate) book: DatabaseRecords,
+    pub(crate) premises: Arc<dyn Premises>,
+    pub(crate) settings: Settings,
+    pub(crate) timeline: Arc<Timeline>,
+    /// For looking at previews.
+    pub(crate) http: reqwest::Client,
+    /// Tells the worker that there may be something to do.
+    pub(crate) work: Notify,
+    /// Jobs that are being built here, and how to stop them.
+    pub(crate) building: Mutex<HashMap<JobId, CancellationToken>>,
+    pub(crate) resuming: Mutex<HashMap<JobId, Resuming>>,
+    /// One at a time acts on a job's sandbox in this process.
+    turns: Mutex<HashMap<JobId, Arc<tokio::sync::Mutex<()>>>>,
+    /// What was begun for a user and goes on when they have left.
+    pub(crate) tasks: TaskTracker,
+    known: Mutex<HashMap<Digest, (User, Instant)>>,
+    names: Mutex<HashMap<ProjectId, String>>,
+    _listening: AbortOnDropHandle<()>,
 }
 
-#[expect(unused_variables, reason = "bodies follow")]
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Studio {
+    /// Opens the studio on the database that the workspaces of `premises` have.
+    ///
+    /// # Errors
+    /// The records cannot be opened.
     pub async fn open(url: &Secret, premises: Arc<dyn Premises>, settings: Settings) -> Result<Self, StudioError> {
-        later()
+        let records = Records::open(url).await?;
+        let runs = DatabaseRunRecords::open(url).await.map_err(StudioError::unavailable)?;
+        let book = DatabaseRecords::open(url).await.map_err(StudioError::unavailable)?;
+        // A page that leads elsewhere answers, and where it leads is none of our business.
+        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build();
+        let timeline = Timeline::new(records.clone());
+        let listening = tokio::spawn(Timeline::listen(Arc::downgrade(&timeline), settings.hear_every));
+        let inner = Inner {
+            records,
+            runs: Arc::new(runs),
+            book,
+            premises: Arc::clone(&premises),
+            settings,
+            timeline,
+            http: http.map_err(StudioError::unavailable)?,
+            work: Notify::new(),
+            building: Mutex::default(),
+            resuming: Mutex::default(),
+            turns: Mutex::default(),
+            tasks: TaskTracker::new(),
+            known: Mutex::default(),
+            names: Mutex::default(),
+            _listening: AbortOnDropHandle::new(listening),
+        };
+        let studio = Self { inner: Arc::new(inner) };
+        premises.observe(Arc::new(studio.clone()) as Arc<dyn Observer>);
+        Ok(studio)
+    }
+
+    /// Waits for what was begun for users and goes on.
+    pub async fn close(&self) {
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+
+    pub fn records(&self) -> &Records {
+        &self.inner.records
+    }
+
+    pub(crate) fn workspaces(&self) -> &Workspaces {
+        self.inner.premises.workspaces()
     }
 
     /// Whose token it is. Tokens look like `sbt_` and 40 hexadecimal digits; nothing but their digests is kept.
+    ///
+    /// # Errors
+    /// The records cannot be read.
     pub async fn authenticate(&self, token: &str) -> Result<Option<User>, StudioError> {
-        later()
+        let Some(digest) = Digest::of(token) else { return Ok(None) };
+        if let Some((user, at)) = locked(&self.inner.known).get(&digest)
+            && at.elapsed() < BELIEVED
+        {
+            return Ok(Some(user.clone()));
+        }
+        let user = self.records().user_with(&digest).await?;
+        let mut known = locked(&self.inner.known);
+        match &user {
+            Some(user) => {
+                if known.len() >= REMEMBERED {
+                    known.clear();
+                }
+                known.insert(digest, (user.clone(), Instant::now()));
+            }
+            None => drop(known.remove(&digest)),
+        }
+        Ok(user)
     }
 
     /// Build credits that are left.
+    ///
+    /// # Errors
+    /// The records cannot be read.
     pub async fn credits(&self, user: &User) -> Result<i64, StudioError> {
-        later()
-    }
-
-    /// Takes a build in, for one credit.
-    pub async fn start(&self, user: &User, build: NewBuild) -> Result<Job, StudioError> {
-        later()
-    }
-
-    pub async fn job(&self, user: &User, id: &JobId) -> Result<Job, StudioError> {
-        later()
-    }
-
-    /// The newest first; of one project, or of all.
-    pub async fn jobs(&self, user: &User, project: Option<&ProjectId>) -> Result<Vec<Job>, StudioError> {
-        later()
-    }
-
-    pub async fn projects(&self, user: &User) -> Result<Vec<Project>, StudioError> {
-        later()
-    }
-
-    pub async fn dashboard(&self, user: &User) -> Result<Dashboard, StudioError> {
-        later()
-    }
-
-    /// Lets the sandbox of a ready job sleep. True when it sleeps now, also when it slept already.
-    pub async fn pause(&self, user: &User, id: &JobId) -> Result<bool, StudioError> {
-        later()
-    }
-
-    /// Wakes the preview and returns when it answers. Whoever asks meanwhile waits for the same.
-    pub async fn resume(&self, user: &User, id: &JobId) -> Result<Resumed, StudioError> {
-        later()
-    }
-
-    /// The same goal again, from the newest files, for one credit.
-    pub async fn rebuild(&self, user: &User, id: &JobId, confirm: bool) -> Result<Job, StudioError> {
-        later()
-    }
-
-    /// Ends a build that has not ended; one that has stays as it is.
-    pub async fn cancel(&self, user: &User, id: &JobId) -> Result<Job, StudioError> {
-        later()
-    }
-
-    /// Forgets a job, its sandbox and its pictures.
-    pub async fn delete(&self, user: &User, id: &JobId) -> Result<(), StudioError> {
-        later()
-    }
-
-    /// The newest first.
-    pub async fn screenshots(&self, user: &User, id: &JobId) -> Result<Vec<Screenshot>, StudioError> {
-        later()
-    }
-
-    /// The picture itself.
-    pub async fn screenshot(
-        &self,
-        user: &User,
-        id: &JobId,
-        picture: &ScreenshotId,
-    ) -> Result<PictureFile, StudioError> {
-        later()
-    }
-
-    /// The newest first.
-    pub async fn snapshots(&self, user: &User, id: &JobId) -> Result<Vec<SnapshotView>, StudioError> {
-        later()
-    }
-
-    /// Sets a ready job's files back to a snapshot. That goes on when this has returned; the timeline tells of the end.
-    pub async fn restore(&self, user: &User, id: &JobId, key: &str) -> Result<Job, StudioError> {
-        later()
-    }
-
-    /// What is in a directory of the project: in its running sandbox, else in the newest snapshot, or in the one that is named by
-    /// its key. Wakes nothing.
-    pub async fn files(
-        &self,
-        user: &User,
-        id: &JobId,
-        path: &str,
-        snapshot: Option<&str>,
-    ) -> Result<Listing, StudioError> {
-        later()
-    }
-
-    /// The same for one file.
-    pub async fn file(
-        &self,
-        user: &User,
-        id: &JobId,
-        path: &str,
-        snapshot: Option<&str>,
-    ) -> Result<FileContent, StudioError> {
-        later()
-    }
-
-    pub async fn usage(&self, user: &User, id: &JobId) -> Result<UsageReport, StudioError> {
-        later()
-    }
-
-    pub async fn project_usage(&self, user: &User, id: &ProjectId) -> Result<UsageReport, StudioError> {
-        later()
-    }
-
-    /// Answers a question of the timeline (`approval_asked`) by its id.
-    pub async fn answer(
-        &self,
-        user: &User,
-        id: &JobId,
-        question: &str,
-        allow: bool,
-        reason: Option<String>,
-    ) -> Result<(), StudioError> {
-        later()
-    }
-
-    /// How the preview is. Never wakes it.
-    pub async fn check(&self, user: &User, id: &JobId) -> Result<PreviewCheck, StudioError> {
-        later()
+        Ok(self.records().credits(&user.id).await?)
     }
 
     /// What happened after event `after`, then what happens, without end. Dropping it ends that.
+    ///
+    /// # Errors
+    /// There is no such job.
     pub async fn events(
         &self,
         user: &User,
         id: &JobId,
         after: Option<u64>,
     ) -> Result<BoxStream<'static, Arc<TimelineEvent>>, StudioError> {
-        later()
+        let job = self.own(user, id).await?;
+        // Who speaks of events that never were begins with what is new.
+        let after = after.unwrap_or_default().min(job.events);
+        Ok(self.inner.timeline.watch(job.id, after))
     }
 
-    /// A shell in the sandbox, which must run.
-    pub async fn terminal(&self, user: &User, id: &JobId, cols: u16, rows: u16) -> Result<Terminal, StudioError> {
-        later()
+    /// The user's own job.
+    pub(crate) async fn own(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
+        let job = self.records().job(id).await?;
+        job.filter(|job| job.user == user.id).ok_or(StudioError::NotFound)
     }
-}
 
-/// Builds what is waiting, several at once, until told to stop.
-pub async fn work(_studio: Studio, stop: CancellationToken) {
-    stop.cancelled().await;
+    /// Changes a job, tells of it, and lets watchers hear it.
+    pub(crate) async fn change(
+        &self,
+        id: &JobId,
+        held: Held,
+        change: Change,
+        told: Vec<Body>,
+    ) -> Result<Option<JobRecord>, StudioError> {
+        let now = Timestamp::now();
+        let events = told.into_iter().map(|body| (now, body)).collect();
+        let changed = self.records().change(id, held, change, events).await?;
+        self.inner.timeline.caught_up(id).await;
+        Ok(changed)
+    }
+
+    /// The right to act on a job's sandbox, in this process.
+    pub(crate) async fn turn(&self, id: &JobId) -> tokio::sync::OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = locked(&self.inner.turns);
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(id.clone()).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// Names of projects never change.
+    pub(crate) async fn project_name(&self, user: &User, id: &ProjectId) -> Result<String, StudioError> {
+        if let Some(name) = locked(&self.inner.names).get(id) {
+            return Ok(name.clone());
+        }
+        let name = self.records().project(&user.id, id).await?.map(|project| project.name).unwrap_or_default();
+        let mut names = locked(&self.inner.names);
+        if names.len() >= REMEMBERED {
+            names.clear();
+        }
+        names.insert(id.clone(), name.clone());
+        Ok(name)
+    }
 }

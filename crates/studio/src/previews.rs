@@ -1,0 +1,312 @@
+//! Previews sleep and wake. Looking at one wakes nothing; waking one is joined by all who want it.
+//!
+//! Whoever acts on a sandbox has the job's turn in this process and the workspace's lease among all processes, for as long as
+//! it takes and no longer: afterwards any process may.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
+use tokio::time::Instant;
+use tracing::{info, warn};
+use workspace::snapshot::{SnapshotCondition, Which};
+use workspace::{OpenError, Unavailable, Workspace};
+
+use crate::body;
+use crate::chain;
+use crate::error::StudioError;
+use crate::id::JobId;
+use crate::job::{Job, Status};
+use crate::records::{Change, Held, JobRecord};
+use crate::seat::{self, Answer, Found};
+use crate::studio::{Studio, locked};
+use crate::view::{PreviewCheck, PreviewState, Resumed, SnapshotView, User};
+
+/// A resume that is under way.
+pub(crate) type Resuming = Shared<BoxFuture<'static, Result<Resumed, Arc<StudioError>>>>;
+
+/// How long somebody waits for the worker to be done with a job that is ready: it takes pictures and pauses.
+const SETTLE: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// For giving a lease back.
+const CLOSE: Duration = Duration::from_secs(20);
+
+impl Studio {
+    /// The user's own job, once no worker has anything more to do for it.
+    pub(crate) async fn settled(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
+        let deadline = Instant::now() + SETTLE;
+        loop {
+            let job = self.own(user, id).await?;
+            if job.settled {
+                return Ok(job);
+            }
+            if Instant::now() >= deadline {
+                return Err(StudioError::Conflict("the build is still being finished; try again".to_owned()));
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// A ready job of the user that has, or had, a sandbox.
+    async fn ready(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
+        let job = self.own(user, id).await?;
+        if job.status != Status::Ready {
+            return Err(StudioError::NotReady { status: job.status });
+        }
+        if job.sandbox_id.is_none() {
+            return Err(StudioError::NotFound);
+        }
+        self.settled(user, id).await
+    }
+
+    /// Lets the sandbox of a ready job sleep. True when it sleeps now, also when it slept already.
+    ///
+    /// # Errors
+    /// [`StudioError::NotFound`] also when there is no sandbox any more; [`StudioError::NotReady`].
+    pub async fn pause(&self, user: &User, id: &JobId) -> Result<bool, StudioError> {
+        let job = self.ready(user, id).await?;
+        self.put_to_sleep(&job).await
+    }
+
+    /// The same without a user: for the end of a build, and for previews whose time is nearly over.
+    pub(crate) async fn put_to_sleep(&self, job: &JobRecord) -> Result<bool, StudioError> {
+        let _turn = self.turn(&job.id).await;
+        match seat::look(self.workspaces(), &job.workspace).await {
+            Found::Paused if job.sandbox_paused => return Ok(true),
+            Found::Paused => {}
+            Found::Gone => return Err(StudioError::NotFound),
+            Found::Unreachable(reason) => return Err(StudioError::unavailable(reason)),
+            Found::Running { .. } => {
+                let workspace = self.workspaces().open(&job.workspace).await.map_err(StudioError::unavailable)?;
+                let paused = workspace.pause().await;
+                close(&workspace).await;
+                paused.map_err(StudioError::unavailable)?;
+            }
+        }
+        let change = Change { sandbox_paused: Some(true), ..Change::default() };
+        let told = vec![body::status(job.status, &job.stage_label, true, None, None)];
+        self.change(&job.id, Held::Anybody, change, told).await?;
+        Ok(true)
+    }
+
+    /// Wakes the preview and returns when it answers. Whoever asks meanwhile waits for the same; it goes on when they leave.
+    ///
+    /// # Errors
+    /// [`StudioError::SandboxExpired`], [`StudioError::SandboxUnreachable`], [`StudioError::NotReady`], or there is none.
+    pub async fn resume(&self, user: &User, id: &JobId) -> Result<Resumed, StudioError> {
+        let job = self.ready(user, id).await?;
+        let resuming = {
+            let mut all = locked(&self.inner.resuming);
+            match all.get(id) {
+                Some(resuming) => resuming.clone(),
+                None => {
+                    let studio = self.clone();
+                    let woken = self.inner.tasks.spawn(async move {
+                        let woken = studio.wake(&job).await;
+                        locked(&studio.inner.resuming).remove(&job.id);
+                        woken.map_err(Arc::new)
+                    });
+                    let joined = async move {
+                        woken.await.unwrap_or_else(|error| Err(Arc::new(StudioError::unavailable(error))))
+                    };
+                    let resuming = joined.boxed().shared();
+                    all.insert(id.clone(), resuming.clone());
+                    resuming
+                }
+            }
+        };
+        resuming.await.map_err(|error| match &*error {
+            StudioError::SandboxExpired => StudioError::SandboxExpired,
+            StudioError::SandboxUnreachable => StudioError::SandboxUnreachable,
+            StudioError::NotFound => StudioError::NotFound,
+            other => StudioError::unavailable(chain(other)),
+        })
+    }
+
+    /// Two attempts. What is gone for good is not tried again.
+    async fn wake(&self, job: &JobRecord) -> Result<Resumed, StudioError> {
+        let settings = &self.inner.settings;
+        let _turn = self.turn(&job.id).await;
+        let first = match self.try_to_wake(job, settings.resume).await {
+            Ok(resumed) => return Ok(resumed),
+            Err(StudioError::SandboxUnreachable) => "the sandbox did not answer".to_owned(),
+            Err(error @ (StudioError::SandboxExpired | StudioError::NotFound)) => return Err(error),
+            Err(error) => chain(&error),
+        };
+        warn!(job = %job.id, reason = first, "a preview did not wake; once more");
+        tokio::time::sleep(settings.resume_again).await;
+        match self.try_to_wake(job, settings.resume_more).await {
+            Err(error @ (StudioError::SandboxExpired | StudioError::NotFound)) => Err(error),
+            Err(error) => {
+                warn!(job = %job.id, error = %chain(&error), "a preview did not wake");
+                Err(StudioError::SandboxUnreachable)
+            }
+            resumed => resumed,
+        }
+    }
+
+    async fn try_to_wake(&self, job: &JobRecord, within: Duration) -> Result<Resumed, StudioError> {
+        let deadline = Instant::now() + within;
+        let ran = match seat::look(self.workspaces(), &job.workspace).await {
+            Found::Gone => return Err(StudioError::SandboxExpired),
+            Found::Unreachable(reason) => {
+                info!(job = %job.id, reason, "the sandbox is out of reach");
+                return Err(StudioError::SandboxUnreachable);
+            }
+            Found::Running { .. } => true,
+            Found::Paused => false,
+        };
+        let opened = tokio::time::timeout_at(deadline, self.workspaces().open(&job.workspace)).await;
+        let workspace = match opened {
+            Ok(Ok(workspace)) => workspace,
+            Ok(Err(OpenError::NotFound(_))) => return Err(StudioError::SandboxExpired),
+            Ok(Err(error)) => return Err(StudioError::unavailable(error)),
+            Err(_) => return Err(StudioError::SandboxUnreachable),
+        };
+        let brought = tokio::time::timeout_at(deadline, self.bring_up(job, &workspace, ran)).await;
+        close(&workspace).await;
+        brought.unwrap_or(Err(StudioError::SandboxUnreachable))
+    }
+
+    async fn bring_up(&self, job: &JobRecord, workspace: &Workspace, ran: bool) -> Result<Resumed, StudioError> {
+        workspace.resume().await.map_err(|error| {
+            info!(job = %job.id, error = %chain(&error), "the sandbox was not resumed");
+            match error {
+                Unavailable::Expired { .. } | Unavailable::Stopped(_) => StudioError::SandboxExpired,
+                _ => StudioError::SandboxUnreachable,
+            }
+        })?;
+        let Found::Running { sandbox, ends_at } = seat::look(self.workspaces(), &job.workspace).await else {
+            return Err(StudioError::SandboxUnreachable);
+        };
+        if let Some(port) = job.preview_port {
+            // One that was woken has its server started with it; one that ran may have lost it.
+            if ran && seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
+                workspace.serve(None).await.map_err(StudioError::unavailable)?;
+            }
+            while seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        }
+        let preview = job.preview_port.map(|port| (seat::url(&sandbox, port), port));
+        let preview_url = preview.as_ref().map(|(url, _)| url.clone());
+        let sandbox_id = sandbox.id().to_string();
+        let change = Change {
+            sandbox_paused: Some(false),
+            sandbox_id: Some(Some(sandbox_id.clone())),
+            sandbox_expires_at: Some(ends_at),
+            preview: Some(preview),
+            ..Change::default()
+        };
+        let told = vec![
+            body::resumed(preview_url.as_deref()),
+            body::status(job.status, &job.stage_label, false, preview_url.as_deref(), None),
+        ];
+        self.change(&job.id, Held::Anybody, change, told).await?;
+        Ok(Resumed { preview_url, sandbox_id })
+    }
+
+    /// How the preview is. Never wakes it.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn check(&self, user: &User, id: &JobId) -> Result<PreviewCheck, StudioError> {
+        let job = self.own(user, id).await?;
+        let is = |state, reason: Option<String>| PreviewCheck { state, preview_url: None, reason };
+        if job.status != Status::Ready {
+            return Ok(is(PreviewState::None, Some(format!("the build is {}", job.status))));
+        }
+        let Some(port) = job.preview_port else {
+            return Ok(is(PreviewState::None, Some("the build has no page to show".to_owned())));
+        };
+        let sandbox = match seat::look(self.workspaces(), &job.workspace).await {
+            Found::Running { sandbox, .. } => sandbox,
+            Found::Paused => return Ok(is(PreviewState::Paused, None)),
+            Found::Gone => return Ok(is(PreviewState::Expired, None)),
+            Found::Unreachable(reason) => return Ok(is(PreviewState::Unreachable, Some(reason))),
+        };
+        let preview_url = Some(seat::url(&sandbox, port));
+        Ok(match seat::ask(&self.inner.http, &sandbox, port).await {
+            Answer::Yes => PreviewCheck { state: PreviewState::Active, preview_url, reason: None },
+            Answer::NoFrames(reason) => {
+                PreviewCheck { state: PreviewState::Blocked, preview_url, reason: Some(reason) }
+            }
+            Answer::NotYet => is(PreviewState::Starting, None),
+        })
+    }
+
+    /// The newest first.
+    ///
+    /// # Errors
+    /// There is no such job, or the store is in trouble.
+    pub async fn snapshots(&self, user: &User, id: &JobId) -> Result<Vec<SnapshotView>, StudioError> {
+        let job = self.own(user, id).await?;
+        let project = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
+        let listed = self.workspaces().snapshots_of(&project).await.map_err(StudioError::unavailable)?;
+        let shown = listed.into_iter().rev().map(|listed| {
+            let (files, bytes, verified) = match listed.condition {
+                SnapshotCondition::Whole { files, bytes, .. } => (files, bytes, true),
+                SnapshotCondition::Damaged { .. } => (0, 0, false),
+            };
+            SnapshotView { key: listed.key, files, bytes, created_at: listed.created_at, verified }
+        });
+        Ok(shown.collect())
+    }
+
+    /// Sets a ready job's files back to a snapshot. That goes on when this has returned; the timeline tells of the end, and the
+    /// preview is awake then.
+    ///
+    /// # Errors
+    /// There is no such job or snapshot, or the job is not ready.
+    pub async fn restore(&self, user: &User, id: &JobId, key: &str) -> Result<Job, StudioError> {
+        let job = self.ready(user, id).await?;
+        let project = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
+        let listed = self.workspaces().snapshots_of(&project).await.map_err(StudioError::unavailable)?;
+        let snapshot = listed.into_iter().find(|listed| listed.key == key).ok_or(StudioError::NotFound)?;
+        let label = "Restoring the files";
+        let change = Change { stage_label: Some(label.to_owned()), ..Change::default() };
+        let told = vec![body::status(job.status, label, job.sandbox_paused, job.preview_url.as_deref(), None)];
+        let begun = self.change(id, Held::Anybody, change, told).await?.ok_or(StudioError::NotFound)?;
+        let studio = self.clone();
+        self.inner.tasks.spawn(async move {
+            let problem = studio.set_back(&job, Which::Exactly(snapshot.stamp)).await.err().map(|error| chain(&error));
+            if let Some(problem) = &problem {
+                warn!(job = %job.id, problem, "a snapshot was not restored");
+            }
+            let message = problem.map(|problem| format!("The snapshot could not be restored: {problem}"));
+            let change = Change { stage_label: Some(job.status.label().to_owned()), ..Change::default() };
+            let ended = async {
+                let now = studio.records().job(&job.id).await?.ok_or(StudioError::NotFound)?;
+                let (url, message) = (now.preview_url.as_deref(), message.as_deref());
+                let told = vec![body::status(now.status, job.status.label(), now.sandbox_paused, url, message)];
+                studio.change(&job.id, Held::Anybody, change, told).await.map(drop)
+            };
+            if let Err(error) = ended.await {
+                warn!(job = %job.id, error = %chain(&error), "the end of a restore is missing on the timeline");
+            }
+        });
+        self.shown(user, begun).await
+    }
+
+    async fn set_back(&self, job: &JobRecord, which: Which) -> Result<(), StudioError> {
+        let _turn = self.turn(&job.id).await;
+        let workspace = self.workspaces().open(&job.workspace).await.map_err(StudioError::unavailable)?;
+        let restored = async {
+            workspace.restore(which).await.map_err(StudioError::unavailable)?;
+            self.bring_up(job, &workspace, true).await?;
+            self.photograph(job, &workspace, "restored").await;
+            Ok(())
+        };
+        let restored = tokio::time::timeout(self.inner.settings.resume * 2, restored).await;
+        close(&workspace).await;
+        restored.map_err(StudioError::unavailable)?
+    }
+}
+
+/// Gives a workspace back. What takes too long is given back by its lease's end.
+pub(crate) async fn close(workspace: &Workspace) {
+    if tokio::time::timeout(CLOSE, workspace.close()).await.is_err() {
+        warn!(workspace = %workspace.name(), "a workspace is given back late");
+    }
+}

@@ -1,0 +1,349 @@
+//! One job, from its claim to where no worker has anything more to do for it.
+//!
+//! ```text
+//! workspace ── run ── application ── snapshot ── pictures ── ready ── sleep ── settled
+//!     └──────────┴─────────┴── failed or cancelled ── files saved, sandbox ended ── settled
+//! ```
+//!
+//! Every step can be done again: whatever a killed worker had done is found done.
+
+use std::time::Duration;
+
+use agent::{RunId, StopReason};
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use workspace::setup::{Repo, Setup};
+use workspace::{OpenError, SetupError, Unsaved, Workspace};
+
+use super::lease::Claim;
+use super::run::{self, Broken};
+use crate::body;
+use crate::chain;
+use crate::error::StudioError;
+use crate::job::{Status, Step, next};
+use crate::previews::close;
+use crate::records::{Change, Held, JobRecord, NewPicture};
+use crate::seat::{self, Answer, Found};
+use crate::studio::Studio;
+
+/// Workers that may have a job. One that ends them all is not given to another.
+const MOST_ATTEMPTS: i64 = 10;
+/// A browser that takes longer takes no picture.
+const PHOTOGRAPH: Duration = Duration::from_secs(120);
+/// For saving files and ending a sandbox.
+const TIDY: Duration = Duration::from_secs(600);
+
+/// How a job ends.
+enum End {
+    Ready(Option<(String, u16)>),
+    Failed(String),
+    Cancelled,
+}
+
+/// Why a worker leaves a job as it is.
+enum Left {
+    /// Another has it.
+    Lost,
+    /// Another may have it.
+    Again(String),
+}
+
+impl From<StudioError> for Left {
+    fn from(error: StudioError) -> Self {
+        Self::Again(chain(&error))
+    }
+}
+
+pub(super) async fn build(studio: Studio, job: JobRecord, stop: CancellationToken) {
+    let claim = Claim::keep(&studio, &job);
+    let work = Work { studio: &studio, claim: &claim, attempt: job.attempt };
+    let left = tokio::select! {
+        done = work.build(job.clone()) => match done {
+            Ok(()) => return,
+            Err(left) => left,
+        },
+        () = claim.lost.cancelled() => Left::Lost,
+        () = stop.cancelled() => Left::Again("the worker stops".to_owned()),
+    };
+    match left {
+        Left::Lost => warn!("another worker has the job"),
+        Left::Again(reason) => {
+            info!(reason, "the job is left for whoever comes next");
+            if let Err(error) = studio.records().release(&job.id, job.attempt).await {
+                warn!(error = %chain(&error), "the claim ends by itself");
+            }
+        }
+    }
+}
+
+struct Work<'a> {
+    studio: &'a Studio,
+    claim: &'a Claim,
+    attempt: i64,
+}
+
+impl Work<'_> {
+    async fn build(&self, mut job: JobRecord) -> Result<(), Left> {
+        if !job.status.is_final() {
+            self.tell_status(&job).await?;
+            let (workspace, end) = match self.provisioned(&job).await? {
+                Ok(workspace) => {
+                    let end = self.built(&mut job, &workspace).await?;
+                    (Some(workspace), end)
+                }
+                Err(end) => (None, end),
+            };
+            let ended = self.end(&job, end).await?;
+            if let Some(workspace) = workspace {
+                close(&workspace).await;
+            }
+            job = ended;
+        }
+        self.settle(job).await
+    }
+
+    /// A change that only counts while this worker has the job.
+    async fn change(&self, job: &JobRecord, change: Change, told: Vec<body::Body>) -> Result<JobRecord, Left> {
+        self.studio.change(&job.id, Held::By(self.attempt), change, told).await?.ok_or(Left::Lost)
+    }
+
+    async fn stage(&self, job: &JobRecord, label: &str) -> Result<(), Left> {
+        let change = Change { stage_label: Some(label.to_owned()), ..Change::default() };
+        self.change(job, change, vec![body::status(job.status, label, false, None, None)]).await.map(drop)
+    }
+
+    async fn tell_status(&self, job: &JobRecord) -> Result<(), Left> {
+        let told = body::status(job.status, &job.stage_label, false, None, None);
+        self.change(job, Change::default(), vec![told]).await.map(drop)
+    }
+
+    /// The workspace of the job, made if there is none.
+    async fn provisioned(&self, job: &JobRecord) -> Result<Result<Workspace, End>, Left> {
+        if self.claim.cancel.is_cancelled() {
+            return Ok(Err(End::Cancelled));
+        }
+        if job.attempt > MOST_ATTEMPTS {
+            let text = format!("The build was given up after {MOST_ATTEMPTS} attempts. Rebuild to try again.");
+            return Ok(Err(End::Failed(text)));
+        }
+        let workspaces = self.studio.workspaces();
+        let mut repo = job.spec.repo.as_deref().map(Repo::parse);
+        if let Some(branch) = &job.spec.branch {
+            repo = repo.map(|repo| repo.branch(branch.clone()));
+        }
+        let setup = Setup {
+            repo: repo.filter(|_| job.begins_from.is_none()),
+            template: job.spec.template.clone(),
+            job: Some(job.id.to_string()),
+            from: job.begins_from.clone(),
+            ..Setup::default()
+        };
+        let made = tokio::select! {
+            made = workspaces.create(&job.workspace, setup) => made,
+            () = self.claim.cancel.cancelled() => return Ok(Err(End::Cancelled)),
+        };
+        let error = match made {
+            Ok(created) => return Ok(Ok(created.workspace)),
+            Err(SetupError::Exists(_)) => match workspaces.open(&job.workspace).await {
+                Ok(workspace) => return Ok(Ok(workspace)),
+                Err(error) => SetupError::Open(error),
+            },
+            Err(error) => error,
+        };
+        match error {
+            // The worker before this one is not long gone, or the records are in trouble.
+            SetupError::Open(error) => Err(Left::Again(chain(&error))),
+            error => {
+                let text = format!("The workspace could not be prepared: {}. Rebuild to try again.", chain(&error));
+                Ok(Err(End::Failed(text)))
+            }
+        }
+    }
+
+    /// Lets the agent work, and makes what it built ready to be looked at.
+    async fn built(&self, job: &mut JobRecord, workspace: &Workspace) -> Result<End, Left> {
+        let id = job.run.clone().unwrap_or_else(RunId::new);
+        let status = next(job.status, Step::Provisioned).map_err(|refused| Left::Again(refused.to_string()))?;
+        let label = status.label();
+        let change = Change {
+            status: Some((job.status, status)),
+            stage_label: Some(label.to_owned()),
+            // Before the run begins, so that nobody begins another.
+            run: Some(id.clone()),
+            ..Change::default()
+        };
+        *job = self.change(job, change, vec![body::status(status, label, false, None, None)]).await?;
+        let done = match run::drive(self.studio, job, &id, workspace, self.claim.cancel.clone()).await {
+            Ok(done) => done,
+            Err(Broken::Hopeless(reason)) => return Ok(End::Failed(format!("The build could not begin: {reason}."))),
+            Err(Broken::Again(reason)) => return Err(Left::Again(reason)),
+        };
+        match done.reason {
+            StopReason::Completed => {}
+            StopReason::Cancelled => return Ok(End::Cancelled),
+            reason => return Ok(End::Failed(what_next(reason, &done.message))),
+        }
+        self.stage(job, "Starting the preview").await?;
+        let preview = match self.served(workspace).await {
+            Ok(preview) => preview,
+            Err(problem) => {
+                let text = format!(
+                    "The application was built, but it does not answer: {problem}. Rebuild, or say in a new build what to fix."
+                );
+                return Ok(End::Failed(text));
+            }
+        };
+        self.stage(job, "Saving the files").await?;
+        if let Err(error) = workspace.snapshot().await {
+            // The files are in the sandbox; the pause tries again.
+            warn!(error = %chain(&error), "no snapshot was saved");
+        }
+        if let Some((_, port)) = &preview {
+            self.stage(job, "Taking pictures").await?;
+            let shown = JobRecord { preview_port: Some(*port), ..job.clone() };
+            self.studio.photograph(&shown, workspace, "ready").await;
+        }
+        Ok(End::Ready(preview))
+    }
+
+    /// Where the application is looked at; none when it is nothing to look at.
+    async fn served(&self, workspace: &Workspace) -> Result<Option<(String, u16)>, String> {
+        let served = workspace.serve(None).await.map_err(|error| chain(&error))?;
+        let pass = workspace.enter().await.map_err(|error| chain(&error))?;
+        let sandbox = pass.sandbox();
+        if let Some(ready) = served {
+            return Ok(Some((seat::url(sandbox, ready.port), ready.port)));
+        }
+        // The agent may have started something that no file speaks of.
+        let port = self.studio.inner.settings.preview_port;
+        let answers = seat::ask(&self.studio.inner.http, sandbox, port).await != Answer::NotYet;
+        Ok(answers.then(|| (seat::url(sandbox, port), port)))
+    }
+
+    /// Writes down how the job ended. A job that had not come to be built costs nothing.
+    async fn end(&self, job: &JobRecord, end: End) -> Result<JobRecord, Left> {
+        let (step, preview, message) = match end {
+            End::Ready(preview) => (Step::Built, preview, None),
+            End::Failed(message) => (Step::Failed, None, Some(message)),
+            End::Cancelled => (Step::Cancelled, None, None),
+        };
+        let status = next(job.status, step).map_err(|refused| Left::Again(refused.to_string()))?;
+        let mut change = Change {
+            status: Some((job.status, status)),
+            stage_label: Some(status.label().to_owned()),
+            finished_at: Some(Timestamp::now()),
+            preview: Some(preview.clone()),
+            error_message: message.clone(),
+            ..Change::default()
+        };
+        if status == Status::Ready
+            && let Found::Running { sandbox, ends_at } = seat::look(self.studio.workspaces(), &job.workspace).await
+        {
+            change.sandbox_id = Some(Some(sandbox.id().to_string()));
+            change.sandbox_expires_at = Some(ends_at);
+            change.sandbox_paused = Some(false);
+        }
+        let url = preview.as_ref().map(|(url, _)| url.as_str());
+        let told = vec![body::status(status, status.label(), false, url, message.as_deref())];
+        let ended = self.change(job, change, told).await?;
+        info!(%status, message, "the job has ended");
+        if job.status == Status::Provisioning {
+            let reason = match status {
+                Status::Cancelled => "the build was cancelled before it began",
+                _ => "the build could not begin",
+            };
+            self.studio.give_back(&ended, reason).await?;
+        }
+        Ok(ended)
+    }
+
+    /// What is left to be done for a job that has ended: a ready one is put to sleep, of another the files are kept and the sandbox
+    /// is ended. What cannot be done is left out.
+    async fn settle(&self, job: JobRecord) -> Result<(), Left> {
+        match job.status {
+            Status::Ready => {
+                if let Err(error) = self.studio.put_to_sleep(&job).await {
+                    warn!(error = %chain(&error), "the preview could not be put to sleep, and stays awake");
+                }
+            }
+            _ => {
+                let tidied = tokio::time::timeout(TIDY, self.tidy(&job)).await;
+                if let Err(problem) = tidied.unwrap_or_else(|_| Err("it took too long".to_owned())) {
+                    warn!(problem, "the sandbox of a job that ended could not be ended");
+                }
+            }
+        }
+        let change = Change { settled: Some(true), ..Change::default() };
+        self.change(&job, change, Vec::new()).await.map(drop)
+    }
+
+    async fn tidy(&self, job: &JobRecord) -> Result<(), String> {
+        let workspace = match self.studio.workspaces().open(&job.workspace).await {
+            Ok(workspace) => workspace,
+            Err(OpenError::NotFound(_)) => return Ok(()),
+            Err(error) => return Err(chain(&error)),
+        };
+        let ended = workspace.destroy(Unsaved::Keep).await;
+        if let Err(error) = &ended {
+            warn!(error = %chain(error), "the sandbox is kept, since its files could not be saved");
+            let paused = workspace.pause().await;
+            close(&workspace).await;
+            return paused.map_err(|error| chain(&error));
+        }
+        let gone = Change { sandbox_id: Some(None), sandbox_paused: Some(false), ..Change::default() };
+        self.studio.change(&job.id, Held::Anybody, gone, Vec::new()).await.map(drop).map_err(|error| chain(&error))
+    }
+}
+
+impl Studio {
+    /// Takes pictures of what the workspace shows. Without them the work goes on.
+    pub(crate) async fn photograph(&self, job: &JobRecord, workspace: &Workspace, reason: &str) {
+        let Some(port) = job.preview_port else { return };
+        let taken = tokio::time::timeout(PHOTOGRAPH, self.inner.premises.photograph(workspace, port)).await;
+        let kept = async {
+            let pictures = taken.map_err(StudioError::unavailable)?.map_err(StudioError::unavailable)?;
+            let mut kept = Vec::new();
+            for picture in pictures {
+                let new = NewPicture {
+                    device: picture.device,
+                    width: picture.width,
+                    height: picture.height,
+                    reason: reason.to_owned(),
+                    media_type: "image/webp".to_owned(),
+                    content: picture.webp,
+                };
+                kept.push(self.records().keep_picture(&job.id, new).await?);
+            }
+            let told = vec![body::screenshots(&job.id, &kept, reason)];
+            self.change(&job.id, Held::Anybody, Change::default(), told).await.map(drop)
+        };
+        let kept: Result<(), StudioError> = kept.await;
+        if let Err(error) = kept {
+            warn!(job = %job.id, error = %chain(&error), "no pictures were taken");
+            let told = vec![body::notice(format!("No pictures could be taken: {}", chain(&error)))];
+            if let Err(error) = self.change(&job.id, Held::Anybody, Change::default(), told).await {
+                warn!(job = %job.id, error = %chain(&error), "a notice is missing on a timeline");
+            }
+        }
+    }
+}
+
+/// What a run that did not complete means for whoever asked for it.
+fn what_next(reason: StopReason, message: &str) -> String {
+    let next = match reason {
+        StopReason::MaxCost => "Start a new build in this project with a larger budget: it goes on from these files.",
+        StopReason::MaxTurns | StopReason::MaxTokensTotal | StopReason::WallClock => {
+            "Start a new build in this project: it goes on from these files."
+        }
+        StopReason::Stuck | StopReason::ConsecutiveTimeouts | StopReason::FormatErrors => {
+            "Rebuild, or describe the goal in smaller steps."
+        }
+        StopReason::ContextExhausted => "Split the goal into phases and build again.",
+        StopReason::Refusal => "Change the goal and build again.",
+        StopReason::SandboxLost => "Rebuild: it begins with the files that were saved last.",
+        StopReason::ProviderError => "The model could not be reached or would not answer. Check its key, then rebuild.",
+        StopReason::Completed | StopReason::Cancelled => "Rebuild to try again.",
+    };
+    format!("The build stopped ({reason}): {message} {next}")
+}
