@@ -26,6 +26,8 @@ export function openSession(place: HTMLElement, job: string, handlers: Handlers)
   terminal.loadAddon(fit);
   place.replaceChildren();
   terminal.open(place);
+  // Tab belongs to the shell; without a way out the keyboard would never leave the terminal.
+  terminal.attachCustomKeyEventHandler((event) => !(event.key === "Tab" && event.shiftKey));
   fit.fit();
 
   const socket = new WebSocket(`${api.terminalUrl(job)}?cols=${terminal.cols}&rows=${terminal.rows}`);

@@ -37,7 +37,7 @@ export function TerminalPanel({ job, unavailable, onResume }: Props) {
   const opened = state.kind === "open" || state.kind === "opening";
   return (
     <div class="terminal">
-      <div class={`terminal-place ${opened ? "" : "unused"}`} ref={place} aria-label="Terminal in the sandbox" role="group" />
+      <div class={`terminal-place ${opened ? "" : "unused"}`} ref={place} aria-label="Terminal in the sandbox. Shift and Tab leave it." role="group" />
       {!opened && (
         <div class="empty terminal-card">
           <Icon name="terminal" size={26} />
