@@ -5,9 +5,11 @@ use anyhow::{Context, bail};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use workspace::config::{BudgetConfig, ObjectsConfig, ProviderConfig, RecordsConfig, WorkspaceConfig};
+use workspace::ProviderName;
+use workspace::config::{BudgetConfig, ObjectsConfig, ProviderConfig, ProviderKind, RecordsConfig, WorkspaceConfig};
 
 /// What a configuration file may say. `sandbar up --help` shows an example.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -155,6 +157,12 @@ impl Config {
             budgets: self.budgets.clone(),
         };
         Ok(config.resolve(&workspaces_directory()?, &variable)?)
+    }
+
+    /// The providers that are this machine.
+    pub(crate) fn local_providers(&self) -> anyhow::Result<HashSet<ProviderName>> {
+        let local = self.workspaces()?.providers.into_iter().filter(|provider| provider.kind == ProviderKind::Local);
+        Ok(local.map(|provider| provider.name).collect())
     }
 
     /// What the types cannot say.

@@ -23,6 +23,9 @@ pub(crate) struct ServerNote {
     pub url: String,
     /// What clients must send: the directory's own key, or the one that this server was started with.
     pub api_key: String,
+    /// Its sandboxes end with it, and everybody knew that from the start.
+    #[serde(default)]
+    pub ephemeral: bool,
 }
 
 /// What a client finds in a data directory.

@@ -123,6 +123,17 @@ impl LocalServer for LocalStarter {
     }
 }
 
+/// This very process, for what runs inside the server: it looks for no other, and starts none.
+#[derive(Debug, Clone)]
+pub(crate) struct Ourselves(pub(crate) LocalEndpoint);
+
+#[async_trait]
+impl LocalServer for Ourselves {
+    async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
+        Ok(self.0.clone())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

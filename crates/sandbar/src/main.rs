@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod attendant;
 mod completions;
 mod config;
 mod config_file;
@@ -11,8 +12,10 @@ mod down;
 mod local_server;
 mod logging;
 mod mcp;
+mod runtime;
 mod sandbox;
 mod screenshots;
+mod studio;
 mod tool;
 mod tools;
 mod up;
@@ -39,6 +42,7 @@ Examples:
   sandbar workspace create  files that outlive any sandbox, here or with a provider
   sandbar run --goal …      let a model work towards a goal in a workspace
   sandbar mcp               the tools of a coding agent, for any MCP client
+  sandbar user add ada      a user of the studio, which `sandbar up` serves with its dashboard
   sandbar usage             what workspaces used and what it costs
   sandbar config init       a configuration file to begin with
   sandbar down              end the server and every sandbox
@@ -67,6 +71,8 @@ enum Command {
     Run(Box<agent::Start>),
     Runs(Box<agent::Runs>),
     Usage(usage::Usage),
+    Studio(Box<studio::Serve>),
+    User(studio::Users),
     Config(config_file::ConfigFile),
     Completions(completions::Completions),
 }
@@ -84,6 +90,8 @@ fn main() -> ExitCode {
         Command::Workspace(workspace) => workspace.run(),
         Command::Run(run) => run.run(),
         Command::Runs(runs) => runs.run(),
+        Command::Studio(studio) => studio.run().map(|()| ExitCode::SUCCESS),
+        Command::User(users) => users.run().map(|()| ExitCode::SUCCESS),
         Command::Usage(usage) => usage.run().map(|()| ExitCode::SUCCESS),
         Command::Config(config) => config.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => completions.run::<Arguments>().map(|()| ExitCode::SUCCESS),
@@ -92,10 +100,18 @@ fn main() -> ExitCode {
         if reader_left(&error) {
             return ExitCode::from(READER_LEFT);
         }
+        if let Some(misunderstood) = error.downcast_ref::<clap::Error>() {
+            // Nobody reads it where that fails.
+            let _ = misunderstood.print();
+            return ExitCode::from(MISUNDERSTOOD);
+        }
         eprintln!("sandbar: {error:#}");
         ExitCode::FAILURE
     })
 }
+
+/// As clap has it.
+const MISUNDERSTOOD: u8 = 2;
 
 /// As for a program that SIGPIPE ended: `sandbar sandbox list | head -1` is no failure to tell people about.
 const READER_LEFT: u8 = 128 + 13;

@@ -3,12 +3,12 @@
 //! Without `--sandbox` the calls of a session share a sandbox: the first makes one and marks it with the session's name, the
 //! others find it by that mark. The mark is kept by the service, so that calls from anywhere find the same one.
 
-use crate::logging;
 use crate::sandbox::endpoint::Endpoint;
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::sandbox::{explain, keep};
 use crate::screenshots::Pictures;
 use crate::workspace::house::{Due, House};
+use crate::{logging, runtime};
 use anyhow::Context as _;
 use clap::Args;
 use futures::TryStreamExt as _;
@@ -76,9 +76,7 @@ impl Tool {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         logging::start_if_wanted()?;
         let input = read_input(&self.input)?;
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-        runtime.block_on(self.call(input))
+        runtime::block_on(self.call(input))
     }
 
     async fn call(self, input: Value) -> anyhow::Result<ExitCode> {

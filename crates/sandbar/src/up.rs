@@ -1,13 +1,18 @@
 //! `sandbar up`: one process, one listener. Prints what the SDKs need, then `ready:`, then serves until it is told to stop.
 
+use crate::attendant::Attendant;
 use crate::config::{Config, Overrides};
 use crate::data::{Busy, DataDirectory, ServerNote};
+use crate::local_server::Ourselves;
+use crate::studio::{Options, StudioFlags, Workshop};
 use crate::{doctor, logging, runtime};
 use anyhow::{Context, bail};
 use api::{ApiConfig, Elsewhere};
+use ::studio::rest;
 use clap::Args;
 use engine::probe::Isolation;
 use engine::{Engine, EngineConfig};
+use hyper_util::service::TowerToHyperService;
 use node::{Closing, Node, Standing};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Write, stderr};
@@ -19,6 +24,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
+use workspace::provider::{LocalEndpoint, LocalServer};
 
 /// Serve sandboxes on this machine to the official E2B SDKs.
 #[derive(Args)]
@@ -53,6 +59,9 @@ are the defaults unless a comment says otherwise:
 Each key is also a variable: SANDBAR_LISTEN, SANDBAR_EGRESS__ALLOW_RANGES='[\"10.1.0.0/16\"]', …
 SANDBAR_LOG sets what is logged (default `info`): `debug`, or `warn,sandbar_api=debug`.
 
+While it runs, the server looks after the workspaces of the user who started it, here or with other providers: it \
+extends or replaces their sandboxes in time, also when no command is run for days.
+
 Stopping the server (Ctrl-C) leaves sandboxes alive until their leases end; the next `sandbar up` \
 finds them again. `sandbar down` ends the server and the sandboxes.")]
 pub(crate) struct Up {
@@ -74,6 +83,14 @@ pub(crate) struct Up {
     /// Serve plain E2B, without what Sandbar adds to it
     #[arg(long)]
     no_extensions: bool,
+    /// Serve sandboxes only, without the studio and its dashboard
+    #[arg(long, conflicts_with_all = ["database", "scripts"])]
+    no_studio: bool,
+    /// The studio's database: sqlite:///FILE or postgres://… [default: in the data directory]
+    #[arg(long, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+    #[command(flatten)]
+    studio: StudioFlags,
 }
 
 impl Up {
@@ -97,7 +114,8 @@ impl Up {
         }
         engine::enter_private_mounts().context("cannot make a mount namespace for the server")?;
         allow_many_files();
-        runtime::block_on(serve(config))
+        let studio = (!self.no_studio).then(|| self.studio.options(self.database));
+        runtime::block_on(serve(config, studio))
     }
 }
 
@@ -112,7 +130,7 @@ fn allow_many_files() {
     }
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
     let directory = take(&config).await?;
     let api_key = match &config.api_key {
         Some(key) => key.clone(),
@@ -123,27 +141,49 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}; --listen names another address", config.listen))?;
     let address = listener.local_addr()?;
     let mut stopping = Signals::install()?;
-    let node = open_node(&config, &directory).await?;
-
     let url = format!("http://{}", reachable(address));
+    let ourselves = LocalEndpoint { url: url.clone(), api_key: api_key.as_str().into() };
+    let (node, mut workshop) =
+        tokio::join!(open_node(&config, &directory), open_workshop(&config, &ourselves, studio.as_ref()));
+    let node = node?;
+
     if !address.ip().is_loopback() {
         warn!(%address, "the server can be reached from other machines; whoever has the key can run code here");
     }
     // Before anybody is told that the server is ready: who then says `sandbar down` must find it.
-    directory.write_note(&ServerNote { pid: std::process::id(), url: url.clone(), api_key: api_key.clone() })?;
+    let note =
+        ServerNote { pid: std::process::id(), url: url.clone(), api_key: api_key.clone(), ephemeral: config.ephemeral };
+    directory.write_note(&note)?;
     let mut out = std::io::stdout();
     writeln!(out, "export E2B_API_KEY={api_key}\nexport E2B_API_URL={url}\nexport E2B_SANDBOX_URL={url}")?;
+    if let Some(token) = workshop.as_ref().and_then(|workshop| workshop.token.as_ref()) {
+        writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
+    }
     writeln!(out, "ready: {url}")?;
     out.flush()?;
 
     let stop = CancellationToken::new();
+    let elsewhere = workshop.as_mut().map(|workshop| {
+        workshop.work();
+        let router = rest::router(workshop.studio.clone(), &rest::Face::default(), stop.clone());
+        Elsewhere::new(TowerToHyperService::new(router))
+    });
     let face = ApiConfig { api_key, domain: domain(address), extensions: config.extensions };
-    let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, Elsewhere::default(), stop.clone()));
+    let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere.unwrap_or_default(), stop.clone()));
+    let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node));
     let wanted = stopping.next().await;
     eprintln!("stopping…");
-    stop.cancel();
+    let finish = async {
+        // What is done for a workspace needs the listener.
+        if let Some(workshop) = &mut workshop {
+            workshop.close().await;
+        }
+        attendant.stop().await;
+        stop.cancel();
+        serving.await
+    };
     tokio::select! {
-        served = serving => served.context("the listener failed")??,
+        served = finish => served.context("the listener failed")??,
         // Who asks twice does not want to wait for streams to end.
         _ = stopping.next() => {}
     }
@@ -165,6 +205,18 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         ),
     }
     Ok(())
+}
+
+/// The studio of this server. Sandboxes are served without it where it cannot be opened.
+async fn open_workshop(config: &Config, ourselves: &LocalEndpoint, options: Option<&Options>) -> Option<Workshop> {
+    let local: Arc<dyn LocalServer> = Arc::new(Ourselves(ourselves.clone()));
+    match Workshop::open(config, &local, options?).await {
+        Ok(workshop) => Some(workshop),
+        Err(error) => {
+            eprintln!("sandbar: the studio is not served: {error:#}");
+            None
+        }
+    }
 }
 
 /// How many run, and how many are paused.

@@ -1,8 +1,8 @@
 //! `sandbar usage`: what workspaces used, what it costs, and how much of each limit is left.
 
 use crate::config::{self, Config, Overrides};
+use crate::runtime;
 use crate::sandbox::show::{Colour, Show, printable, size, span};
-use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -42,8 +42,7 @@ impl Usage {
         crate::logging::start_if_wanted()?;
         let workspaces = Config::load(self.config.as_deref(), &Overrides::default())?.workspaces()?;
         let location = workspaces.records.location(&config::variable)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        runtime.context("cannot start the runtime")?.block_on(async {
+        runtime::block_on(async {
             let records = DatabaseRecords::open(&location).await?;
             let ledger = Ledger::new(Arc::new(records.clone()) as Arc<dyn Records>, &workspaces);
             let now = Timestamp::now();

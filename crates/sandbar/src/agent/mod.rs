@@ -6,7 +6,7 @@ mod run;
 mod runs;
 mod view;
 
-pub(crate) use run::Start;
+pub(crate) use run::{DEFAULT_MODEL, Start};
 pub(crate) use runs::Runs;
 
 use crate::config::{Config, Overrides, variable};
@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use sdk::Secret;
 
 /// What the environment has for providers of models.
-fn keys() -> Keys {
+pub(crate) fn keys() -> Keys {
     Keys {
         anthropic: variable("ANTHROPIC_API_KEY").map(Secret::from),
         anthropic_url: variable("ANTHROPIC_BASE_URL"),
@@ -34,8 +34,4 @@ fn records_url(place: &Place) -> anyhow::Result<Secret> {
 
 async fn open_records(url: &Secret) -> anyhow::Result<DatabaseRunRecords> {
     DatabaseRunRecords::open(url).await.context("the runs cannot be remembered")
-}
-
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")
 }

@@ -1,16 +1,15 @@
 //! `sandbar run`: a goal, a workspace and a model.
 
 use super::drive::{Begin, Drive};
-use super::{keys, records_url, runtime};
-use crate::logging;
-use crate::sandbox::values::{self, Pair};
+use super::{keys, records_url};
+use crate::sandbox::values::{self, Variable};
 use crate::workspace::house::{House, Place};
+use crate::{logging, runtime};
 use agent::approval::{Decision, Policy, Rule};
 use agent::model::Choice;
 use agent::{Phase, Plan, RunError, RunId, Settings, system_prompt};
 use anyhow::{Context as _, bail};
 use clap::Args;
-use sdk::Secret;
 use serde_json::json;
 use std::io::{IsTerminal as _, stdout};
 use std::process::ExitCode;
@@ -19,7 +18,7 @@ use workspace::setup::{PROJECT_DIRECTORY, Repo, Setup};
 use workspace::{OpenError, Workspace, WorkspaceName};
 
 /// The model of who names none and has a key.
-const DEFAULT_MODEL: &str = "anthropic:claude-opus-5-5";
+pub(crate) const DEFAULT_MODEL: &str = "anthropic:claude-opus-5-5";
 
 /// Let a model work towards a goal, with the tools, in a workspace.
 #[derive(Args)]
@@ -57,9 +56,10 @@ pub(crate) struct Start {
     /// What is checked out [default: what the repository has checked out]
     #[arg(long, value_name = "BRANCH", requires = "repo")]
     branch: Option<String>,
-    /// A variable that everything in a new workspace sees, and that is masked everywhere; may be repeated
-    #[arg(long, short, value_name = "NAME=VALUE")]
-    env: Vec<Pair>,
+    /// A variable that everything in a new workspace sees, and that is masked everywhere; NAME alone takes the value of this
+    /// program's own; may be repeated
+    #[arg(long, short, value_name = "NAME[=VALUE]")]
+    env: Vec<Variable>,
     /// Where the application is to listen
     #[arg(long, value_name = "PORT", default_value_t = 3000, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
@@ -131,11 +131,7 @@ fn rule(decision: Decision) -> impl Fn(&str) -> Result<Rule, String> + Clone + S
 impl Start {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         logging::start_if_wanted()?;
-        let runtime = runtime()?;
-        let done = runtime.block_on(self.begin());
-        // A question at the terminal may still wait for its answer.
-        runtime.shutdown_background();
-        done
+        runtime::block_on(self.begin())
     }
 
     async fn begin(self) -> anyhow::Result<ExitCode> {
@@ -205,7 +201,7 @@ impl Start {
             (Some(repo), Some(branch)) => Some(repo.branch(branch.clone())),
             (repo, _) => repo,
         };
-        let env = self.env.iter().map(|Pair { key, value }| (key.clone(), Secret::from(value.as_str()))).collect();
+        let env = values::secrets(&self.env)?;
         let setup = Setup { repo, env, job: Some(id.to_string()), ..Setup::default() };
         eprintln!("sandbar: setting up workspace {name}");
         let created = house.workspaces().create(&name, setup).await;

@@ -3,10 +3,10 @@
 use super::drive::{Begin, Drive};
 use super::run::Limits;
 use super::view::View;
-use super::{open_records, records_url, runtime};
-use crate::logging;
+use super::{open_records, records_url};
 use crate::sandbox::show::{Colour, Show, local_time, printable};
 use crate::workspace::house::{House, Place};
+use crate::{logging, runtime};
 use agent::model::Choice;
 use agent::records::{RunRecord, RunState};
 use agent::{RunId, RunRecords as _, StopReason};
@@ -70,10 +70,7 @@ struct Resume {
 impl Runs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         logging::start_if_wanted()?;
-        let runtime = runtime()?;
-        let done = runtime.block_on(self.done());
-        runtime.shutdown_background();
-        done
+        runtime::block_on(self.done())
     }
 
     async fn done(self) -> anyhow::Result<ExitCode> {

@@ -5,11 +5,11 @@
 mod residence;
 mod stay;
 
-use crate::logging;
 use crate::sandbox::endpoint::Endpoint;
 use crate::sandbox::interrupt::Stops;
 use crate::screenshots::Pictures;
 use crate::workspace::house::{Due, House};
+use crate::{logging, runtime};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use mcp::{Access, Server, Settings, Token, Workplaces};
@@ -70,12 +70,7 @@ pub(crate) struct Mcp {
 impl Mcp {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         logging::start_if_wanted()?;
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-        let done = runtime.block_on(self.serve());
-        // A read of this program's own input may be under way and never end.
-        runtime.shutdown_background();
-        done
+        runtime::block_on(self.serve())
     }
 
     async fn serve(self) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use super::Session;
 use super::show::span;
-use super::values::{self, Pair};
+use super::values::{self, Pair, Variable};
 use clap::Args;
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -26,9 +26,9 @@ pub(crate) struct Create {
     /// A pair that `list` can filter by; may be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     metadata: Vec<Pair>,
-    /// A variable that every command sees; may be repeated
-    #[arg(long, short, value_name = "NAME=VALUE")]
-    env: Vec<Pair>,
+    /// A variable that every command sees; NAME alone takes the value of this program's own; may be repeated
+    #[arg(long, short, value_name = "NAME[=VALUE]")]
+    env: Vec<Variable>,
     /// Pause at the end of its time instead of being killed
     #[arg(long)]
     auto_pause: bool,
@@ -66,7 +66,8 @@ impl Create {
         for Pair { key, value } in self.metadata {
             create = create.metadata(key, value);
         }
-        for Pair { key, value } in self.env {
+        for variable in self.env {
+            let Pair { key, value } = variable.read()?;
             create = create.env(key, value);
         }
         for (name, path) in self.volume {

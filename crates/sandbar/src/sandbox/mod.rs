@@ -24,13 +24,14 @@ mod shell;
 pub(crate) mod show;
 mod snapshot;
 mod stdin;
+mod surroundings;
 mod terminal;
 mod url;
 pub(crate) mod values;
 mod watch;
 
-use crate::logging;
-use anyhow::{Context as _, anyhow, bail};
+use crate::{logging, runtime};
+use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand};
 use sdk::model::{SandboxDetail, SandboxState};
 use sdk::{Client, SandboxError, SandboxId};
@@ -88,12 +89,7 @@ impl Sandbox {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         logging::start_if_wanted()?;
         let session = Session { client: self.endpoint.client()?, show: Show::new(self.json) };
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-        let done = runtime.block_on(self.command.run(&session));
-        // A read of this program's own input may be under way and never end.
-        runtime.shutdown_background();
-        done
+        runtime::block_on(self.command.run(&session))
     }
 }
 

@@ -3,7 +3,8 @@
 use super::interrupt::{Stop, Stops};
 use super::show::Show;
 use super::stdin;
-use super::values::{self, Pair};
+use super::surroundings::Surroundings;
+use super::values;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use sdk::{Chunk, Command, CommandError, Exit, Process, Running, Sandbox, Signal};
@@ -34,15 +35,8 @@ pub(crate) struct Run {
     /// A line for the login shell, instead of ARGV
     #[arg(long = "shell", short = 'c', value_name = "LINE", conflicts_with = "argv")]
     shell: Option<String>,
-    /// The directory it runs in; relative ones begin at the user's home
-    #[arg(long, value_name = "DIR")]
-    cwd: Option<String>,
-    /// A variable it sees; may be repeated
-    #[arg(long, short, value_name = "NAME=VALUE")]
-    env: Vec<Pair>,
-    /// Who runs it
-    #[arg(long, short)]
-    user: Option<String>,
+    #[command(flatten)]
+    surroundings: Surroundings,
     /// How long it may run; then it is killed [default: as long as the sandbox lives]
     #[arg(long, short, value_name = "TIME", value_parser = values::wait)]
     timeout: Option<Duration>,
@@ -61,7 +55,16 @@ impl Run {
     /// Where it runs unless the caller said so.
     #[must_use]
     pub(crate) fn beginning_in(mut self, directory: &str) -> Self {
-        self.cwd.get_or_insert_with(|| directory.to_owned());
+        self.surroundings.cwd.get_or_insert_with(|| directory.to_owned());
+        self
+    }
+
+    /// A name to find it by, for a command that is followed to its end and has no other.
+    #[must_use]
+    pub(crate) fn marked(mut self, mark: &str) -> Self {
+        if !self.background {
+            self.tag.get_or_insert_with(|| mark.to_owned());
+        }
         self
     }
 
@@ -69,7 +72,7 @@ impl Run {
     pub(crate) async fn run(self, sandbox: &Sandbox, show: Show) -> anyhow::Result<ExitCode> {
         let input = !self.background && !std::io::stdin().is_terminal();
         let started = Instant::now();
-        let running = sandbox.commands().start(self.command(input)).await?;
+        let running = sandbox.commands().start(self.command(input)?).await?;
         let pid = running.pid();
         if self.background {
             match show.json {
@@ -83,7 +86,7 @@ impl Run {
             helpers.spawn(feed(sandbox.within(INPUT_PATIENCE).commands().process(pid)));
         }
         let sink = if show.json { Sink::Collected { out: Vec::new(), err: Vec::new() } } else { Sink::Through };
-        let mut followed = Followed { sandbox, user: self.user, running, sink };
+        let mut followed = Followed { sandbox, user: self.surroundings.user, running, sink };
         let end = followed.finish().await?;
         helpers.shutdown().await;
         let code = end.code();
@@ -103,23 +106,17 @@ impl Run {
         Ok(ExitCode::from(code))
     }
 
-    fn command(&self, input: bool) -> Command {
+    fn command(&self, input: bool) -> anyhow::Result<Command> {
         let mut command = match (&self.shell, self.argv.split_first()) {
             (None, Some((program, arguments))) => Command::exec(program, arguments),
             (line, _) => Command::new(line.clone().unwrap_or_default()),
         };
         command = self.timeout.map_or_else(|| command.clone().no_timeout(), |limit| command.clone().timeout(limit));
-        command = command.envs(self.env.iter().map(|Pair { key, value }| (key, value)));
-        if let Some(directory) = &self.cwd {
-            command = command.cwd(directory);
-        }
-        if let Some(user) = &self.user {
-            command = command.user(user);
-        }
+        command = self.surroundings.place(command)?;
         if let Some(tag) = &self.tag {
             command = command.tag(tag);
         }
-        if input { command.stdin() } else { command }
+        Ok(if input { command.stdin() } else { command })
     }
 }
 
@@ -250,24 +247,41 @@ impl Followed<'_> {
         }
     }
 
-    /// Sends a signal to the command and all it started. The protocol itself knows two signals, and one process.
     async fn tell(&self, signal: &str) {
-        const LINE: &str = "kill -s \"$1\" -- \"-$2\" 2>/dev/null || kill -s \"$1\" -- \"$2\"";
-        let pid = self.running.pid().to_string();
-        let mut kill = Command::exec("/bin/sh", ["-c", LINE, "sh", signal, &pid]).timeout(TELL);
-        if let Some(user) = &self.user {
-            kill = kill.user(user);
-        }
-        let sandbox = self.sandbox.within(TELL);
-        match sandbox.commands().run(kill).await {
-            Ok(output) if output.success() && signal != "KILL" => {}
-            _ => {
-                let signal = if signal == "KILL" { Signal::Kill } else { Signal::Terminate };
-                // It may have ended meanwhile; if not, the wait that follows has an end.
-                let _ = sandbox.commands().signal(self.running.pid(), signal).await;
-            }
+        tell(self.sandbox, self.user.as_deref(), self.running.pid(), signal).await;
+    }
+}
+
+/// Sends a signal to a command and all it started. The protocol itself knows two signals, and one process.
+async fn tell(sandbox: &Sandbox, user: Option<&str>, pid: u32, signal: &str) {
+    const LINE: &str = "kill -s \"$1\" -- \"-$2\" 2>/dev/null || kill -s \"$1\" -- \"$2\"";
+    let mut kill = Command::exec("/bin/sh", ["-c", LINE, "sh", signal, &pid.to_string()]).timeout(TELL);
+    if let Some(user) = user {
+        kill = kill.user(user);
+    }
+    let sandbox = sandbox.within(TELL);
+    match sandbox.commands().run(kill).await {
+        Ok(output) if output.success() && signal != "KILL" => {}
+        _ => {
+            let signal = if signal == "KILL" { Signal::Kill } else { Signal::Terminate };
+            // It may have ended meanwhile; if not, the wait that follows has an end.
+            let _ = sandbox.commands().signal(pid, signal).await;
         }
     }
+}
+
+/// Ends commands whose names begin with `begin`, except for `own`, and says which: those of programs that were killed.
+pub(crate) async fn end_left(sandbox: Sandbox, begin: &'static str, own: String) -> Vec<String> {
+    let left = sandbox.within(TELL).commands().list().await.unwrap_or_default();
+    let left = left
+        .into_iter()
+        .filter(|process| process.tag.as_deref().is_some_and(|tag| tag.starts_with(begin) && tag != own));
+    let mut ended = Vec::new();
+    for process in left {
+        tell(&sandbox, None, process.pid, "KILL").await;
+        ended.push(std::iter::once(process.program).chain(process.arguments).collect::<Vec<_>>().join(" "));
+    }
+    ended
 }
 
 /// A stop that is under way.

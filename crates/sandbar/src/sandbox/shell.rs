@@ -2,7 +2,7 @@
 
 use super::interrupt::Stops;
 use super::run::{code, search};
-use super::values::Pair;
+use super::surroundings::Surroundings;
 use super::{Session, keep, stdin, terminal};
 use anyhow::Context as _;
 use bytes::{Bytes, BytesMut};
@@ -31,15 +31,8 @@ The sandbox is kept alive while the shell is open, and for five minutes after. `
 pub(crate) struct Shell {
     /// The sandbox
     id: SandboxId,
-    /// The directory it begins in; relative ones begin at the user's home
-    #[arg(long, value_name = "DIR")]
-    cwd: Option<String>,
-    /// A variable it sees; may be repeated
-    #[arg(long, short, value_name = "NAME=VALUE")]
-    env: Vec<Pair>,
-    /// Who runs it
-    #[arg(long, short)]
-    user: Option<String>,
+    #[command(flatten)]
+    surroundings: Surroundings,
     /// Let the sandbox end by its lifetime although the shell is open
     #[arg(long)]
     no_keep_alive: bool,
@@ -50,12 +43,13 @@ pub(crate) struct Shell {
 
 impl Shell {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<ExitCode> {
+        let shell = self.shell()?;
         let sandbox = session.sandbox(&self.id).await?;
         let mut resized = signal(SignalKind::window_change()).context("cannot watch for signals")?;
         let mut stops = Stops::install()?;
         // Before the shell is there, so that nothing typed meanwhile is shown twice.
         let raw = terminal::Raw::enter()?;
-        let mut running = sandbox.pty().create(terminal::size(), self.shell()).await?;
+        let mut running = sandbox.pty().create(terminal::size(), shell).await?;
         let (resizes, wanted) = mpsc::channel(1);
         let mut helpers = JoinSet::new();
         helpers.spawn(type_in(running.process(), wanted));
@@ -79,7 +73,7 @@ impl Shell {
         }
     }
 
-    fn shell(&self) -> sdk::Shell {
+    fn shell(&self) -> anyhow::Result<sdk::Shell> {
         let mut shell = match self.argv.split_first() {
             Some((program, arguments)) => sdk::Shell::exec(program, arguments),
             None => sdk::Shell::default(),
@@ -90,16 +84,7 @@ impl Shell {
                 shell = shell.env(name, value);
             }
         }
-        for Pair { key, value } in &self.env {
-            shell = shell.env(key, value);
-        }
-        if let Some(directory) = &self.cwd {
-            shell = shell.cwd(directory);
-        }
-        if let Some(user) = &self.user {
-            shell = shell.user(user);
-        }
-        shell.no_timeout()
+        Ok(self.surroundings.place(shell)?.no_timeout())
     }
 }
 

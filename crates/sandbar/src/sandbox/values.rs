@@ -1,6 +1,10 @@
 //! What people type for values: lifetimes, pairs, and places on either side of a copy.
 
-use sdk::SandboxId;
+use clap::error::ErrorKind;
+use sdk::{SandboxId, Secret};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::env::VarError;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -50,6 +54,54 @@ impl FromStr for Pair {
             _ => Err("it must be KEY=VALUE, with a key".to_owned()),
         }
     }
+}
+
+/// A variable for a program in a sandbox: `NAME=VALUE`, or `NAME` for the value that this program's own environment has.
+///
+/// It is taken as it stands and read later: what clap refuses, it repeats, and a value may be a secret. Not `Debug` for the
+/// same reason.
+#[derive(Clone)]
+pub(crate) struct Variable(String);
+
+impl FromStr for Variable {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Variable {
+    /// # Errors
+    /// It cannot be meant. The error shows no value.
+    pub(crate) fn read(&self) -> Result<Pair, clap::Error> {
+        let wrong = |problem: &str| clap::Error::raw(ErrorKind::ValueValidation, format!("--env {problem}\n"));
+        let is_name = |name: &str| {
+            let begins = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+            begins && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        match self.0.split_once('=') {
+            Some((key, value)) if is_name(key) => Ok(Pair { key: key.to_owned(), value: value.to_owned() }),
+            Some((key, _)) => {
+                Err(wrong(&format!("{key:?}=…: a name has letters, digits and `_`, and does not begin with a digit")))
+            }
+            // What stands there may be a value without its name.
+            None if !is_name(&self.0) => Err(wrong("must be NAME=VALUE, or NAME for a variable that is set here")),
+            None => match std::env::var(&self.0) {
+                Ok(value) => Ok(Pair { key: self.0.clone(), value }),
+                Err(VarError::NotPresent) => Err(wrong(&format!(
+                    "{name}: no variable of that name is set here; write {name}=VALUE",
+                    name = self.0
+                ))),
+                Err(VarError::NotUnicode(_)) => Err(wrong(&format!("{}: its value here is not text", self.0))),
+            },
+        }
+    }
+}
+
+/// What a workspace is given, by name.
+pub(crate) fn secrets(given: &[Variable]) -> Result<BTreeMap<String, Secret>, clap::Error> {
+    given.iter().map(|variable| variable.read().map(|Pair { key, value }| (key, Secret::from(value)))).collect()
 }
 
 /// One side of a copy.
@@ -105,6 +157,21 @@ mod tests {
         assert_eq!(pair("a=b=c"), Some(("a".into(), "b=c".into())));
         assert_eq!(pair("a="), Some(("a".into(), String::new())));
         assert_eq!((pair("a"), pair("=b")), (None, None));
+    }
+
+    #[test]
+    fn a_variable_has_a_name_that_programs_can_read_and_errors_show_no_value() {
+        let read = |text: &str| {
+            let pair = text.parse::<Variable>().expect("anything").read();
+            pair.map(|Pair { key, value }| (key, value)).map_err(|error| error.to_string())
+        };
+        assert_eq!(read("A_1=b=c"), Ok(("A_1".into(), "b=c".into())));
+        assert_eq!(read("A="), Ok(("A".into(), String::new())));
+        assert_eq!(read("PATH"), Ok(("PATH".into(), std::env::var("PATH").expect("it is set"))));
+        for text in ["1A=hush", "=hush", "A-B=hush", "a b=hush", "hu sh", "SANDBAR_ABSENT_VARIABLE"] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains("--env") && !error.contains("hush") && !error.contains("hu sh"), "{error}");
+        }
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use super::Session;
 use super::house;
 use crate::sandbox::show::printable;
-use crate::sandbox::values::{self, Pair};
+use crate::sandbox::values::{self, Variable};
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
-use sdk::{Credentials, Secret};
+use sdk::Credentials;
 use serde_json::json;
 use std::io::{IsTerminal as _, stderr};
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,8 +28,10 @@ Examples:
   sandbar workspace create shop --repo ~/shop         what is committed there, with its history
   sandbar workspace create shop --repo https://github.com/acme/shop --branch next --prepare 'npm ci'
   sandbar workspace create shop --env API_TOKEN=…     masked in every tool result, event and log
+  sandbar workspace create shop --env API_TOKEN       the same, with the value that this shell has
   sandbar workspace create shop --repo . --dev 'npm run dev' --port 5173 --install 'npm ci'
-  sandbar workspace create shop --json                {workspace, project_id, sandboxID, provider, skipped, limits}
+  sandbar workspace create shop --json                {workspace, project_id, sandboxID, provider, skipped, limits,
+                                                       restored, dev_server_error}
 
 A workspace that was destroyed before comes back with the files of its newest snapshot; repository and preparation are \
 then left out. When a step fails, the same command goes on from it.
@@ -47,9 +49,10 @@ pub(super) struct Create {
     /// The variable of this program's environment that has a token for the repository
     #[arg(long, value_name = "NAME", requires = "repo")]
     git_token_env: Option<String>,
-    /// A variable that everything inside sees, and that is masked in what the tools show; may be repeated
-    #[arg(long, short, value_name = "NAME=VALUE")]
-    env: Vec<Pair>,
+    /// A variable that everything inside sees, and that is masked in what the tools show; NAME alone takes the value of
+    /// this program's own; may be repeated
+    #[arg(long, short, value_name = "NAME[=VALUE]")]
+    env: Vec<Variable>,
     /// A file of this machine to be put inside; relative paths begin in the project; may be repeated
     #[arg(long, value_name = "FILE:PATH", value_parser = file)]
     file: Vec<(PathBuf, String)>,
@@ -118,10 +121,11 @@ impl Create {
         let Self {
             name, repo, branch, git_token_env, env, file, prepare, template, provider, cpu, memory, disk, ..
         } = self;
+        let leaves_out = repo.is_some() || !file.is_empty() || !prepare.is_empty();
         let setup = Setup {
             repo: repo.map(|repo| complete(repo, branch, git_token_env.as_deref())).transpose()?,
             prepare: Prepare { files: read(file)?, commands: prepare },
-            env: env.into_iter().map(|Pair { key, value }| (key, Secret::from(value))).collect(),
+            env: values::secrets(&env)?,
             template,
             resources: Resources { cpu_count: cpu, memory_mb: memory, disk_mb: disk },
             provider,
@@ -144,13 +148,16 @@ impl Create {
                 "provider": provider,
                 "skipped": skipped,
                 "limits": limits,
+                "restored": restored.as_ref().map(|restored| restored.stamp),
+                "dev_server_error": session.house.timeline().dev_server_trouble(),
             }))?);
         }
         for Skipped { provider, reason } in &skipped {
             eprintln!("sandbar: provider {provider} was passed over: {}", printable(reason));
         }
         if let Some(restored) = restored {
-            eprintln!("sandbar: {name} had snapshots: the files are those of {}", restored.stamp);
+            let left_out = if leaves_out { "; repository, files and preparation were left out" } else { "" };
+            eprintln!("sandbar: {name} had snapshots: the files are those of {}{left_out}", restored.stamp);
         }
         show.line(name.as_str())?;
         if stderr().is_terminal() {

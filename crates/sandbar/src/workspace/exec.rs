@@ -1,14 +1,19 @@
 //! `sandbar workspace exec`.
 
 use super::Session;
-use crate::sandbox::run::Run;
+use crate::sandbox::run::{Run, end_left};
 use crate::sandbox::show::printable;
 use clap::Args;
 use std::process::ExitCode;
+use tokio::task::JoinSet;
+use uuid::Uuid;
 use workspace::WorkspaceName;
 
 /// The directory that snapshots keep.
 const ROOT: &str = "/home/user";
+/// What the names of the commands begin with that are followed from here. Only who has the workspace follows one, so any
+/// other was left by a program that was killed.
+const MARK: &str = "sandbar-exec-";
 
 /// Run a command in a workspace: its exit code is this program's.
 #[derive(Args)]
@@ -17,11 +22,17 @@ Examples:
   sandbar workspace exec shop -- ls -l 'a b'          arguments arrive exactly as given
   sandbar workspace exec shop -c 'cd project && npm test'
   sandbar workspace exec shop --json -- make          {stdout, stderr, exit_code, duration_ms}
+  sandbar workspace exec shop --background -- ./serve  stays when this program has ended
 
 It begins in the directory that snapshots keep, /home/user; the project is in ./project. A paused workspace is woken, \
 one whose sandbox is gone comes back with the files of its newest snapshot; stderr says so.
 
-While it runs, the workspace is this process's own; others wait for it.
+While it runs, the workspace is this process's own; others wait for it. Ctrl-C, SIGTERM and a closed terminal end the \
+command. When this program is killed with SIGKILL nothing can be sent any more: the command runs on until the next \
+`exec` in the workspace ends it, or its sandbox ends; --timeout sets a limit that holds in any case.
+
+Like ssh, this ends when everybody has closed the command's outputs, not only the command itself: what is left running \
+with `&` needs outputs of its own (`>log 2>&1 &`), or --background.
 
 Exit codes are those of `sandbar sandbox exec`.")]
 pub(super) struct Exec {
@@ -39,6 +50,15 @@ impl Exec {
         for notice in pass.notices() {
             eprintln!("sandbar: {}", printable(&notice));
         }
-        self.run.beginning_in(ROOT).run(pass.sandbox(), session.show).await
+        let mark = format!("{MARK}{}", Uuid::new_v4().simple());
+        let mut helpers = JoinSet::new();
+        helpers.spawn(end_left(pass.sandbox().clone(), MARK, mark.clone()));
+        let done = self.run.beginning_in(ROOT).marked(&mark).run(pass.sandbox(), session.show).await;
+        while let Some(ended) = helpers.join_next().await {
+            for line in ended.unwrap_or_default() {
+                eprintln!("sandbar: ended what an `exec` that was killed had left running: {}", printable(&line));
+            }
+        }
+        done
     }
 }

@@ -5,19 +5,24 @@ use super::photographs::{Photographer, Previews};
 use super::progress::Progress;
 use super::timeline::Timeline;
 use crate::config::{self, Config, Overrides};
-use crate::local_server::LocalStarter;
+use crate::local_server::{LocalStarter, Ourselves};
 use crate::sandbox::endpoint::{self, Endpoint};
 use crate::sandbox::values;
 use crate::screenshots::Pictures;
 use anyhow::anyhow;
 use clap::Args;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use tools::SandboxToolDispatcher;
-use workspace::provider::LocalServer;
+use workspace::events::Observer;
+use workspace::provider::{LocalEndpoint, LocalServer};
 use workspace::{OpenError, Settings, Workspace, WorkspaceName, WorkspaceView, Workspaces};
+
+/// How long somebody waits without being told what for.
+const UNTOLD: Duration = Duration::from_secs(1);
 
 /// Which workspaces are meant.
 #[derive(Args)]
@@ -40,6 +45,7 @@ pub(crate) struct House {
     pictures: Arc<Pictures>,
     photographer: Photographer,
     progress: Progress,
+    timeline: Arc<Timeline>,
     /// This process's own until it leaves.
     entered: Mutex<Vec<Workspace>>,
 }
@@ -50,25 +56,36 @@ impl House {
         let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
         let config = Config::load(place.config.as_deref(), &overrides)?;
         let settings = Settings { lease_wait: place.wait, ..Settings::default() };
-        Self::of(&config, place.config.as_deref(), settings, silent).await
+        Self::of(&config, starter(&config, place.config.as_deref())?, settings, silent).await
     }
 
     /// For those who have flags of their own and nothing to say about workspaces.
     pub(crate) async fn quiet(endpoint: &Endpoint) -> anyhow::Result<Self> {
-        let file = endpoint::config_file();
-        Self::of(&endpoint.config()?, file.as_deref(), Settings::default(), true).await
+        let config = endpoint.config()?;
+        let local = starter(&config, endpoint::config_file().as_deref())?;
+        Self::of(&config, local, Settings::default(), true).await
     }
 
-    async fn of(config: &Config, file: Option<&Path>, settings: Settings, silent: bool) -> anyhow::Result<Self> {
-        let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(config, file)?);
+    /// For the server itself, which is then the local provider's.
+    pub(crate) async fn of_server(config: &Config, ourselves: LocalEndpoint) -> anyhow::Result<Self> {
+        Self::of(config, Arc::new(Ourselves(ourselves)), Settings::default(), true).await
+    }
+
+    async fn of(
+        config: &Config,
+        local: Arc<dyn LocalServer>,
+        settings: Settings,
+        silent: bool,
+    ) -> anyhow::Result<Self> {
         let (wanted, due) = mpsc::unbounded_channel();
         let progress = Progress::new(silent);
-        let observer = Arc::new(Timeline::new(progress.clone(), wanted));
+        let timeline = Arc::new(Timeline::new(progress.clone(), wanted));
+        let observer = Arc::clone(&timeline) as Arc<dyn Observer>;
         let workspaces = config.workspaces()?;
         let workspaces = Workspaces::from_config(&workspaces, &config::variable, &local, observer, settings).await?;
         let pictures = Pictures::new(config);
         let photographer = Photographer::start(due, Arc::clone(&pictures), workspaces.clone(), progress.clone());
-        Ok(Self { workspaces, pictures, photographer, progress, entered: Mutex::default() })
+        Ok(Self { workspaces, pictures, photographer, progress, timeline, entered: Mutex::default() })
     }
 
     pub(crate) fn workspaces(&self) -> &Workspaces {
@@ -91,6 +108,16 @@ impl House {
         }
     }
 
+    /// What is being done, for people who watch.
+    pub(crate) fn doing(&self, what: String) {
+        self.progress.doing(what);
+    }
+
+    /// What happened since the house was opened.
+    pub(super) fn timeline(&self) -> &Timeline {
+        &self.timeline
+    }
+
     pub(super) fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -98,7 +125,15 @@ impl House {
     /// Takes a workspace for this process, until it leaves.
     pub(crate) async fn enter(&self, name: &WorkspaceName) -> anyhow::Result<Workspace> {
         self.progress.doing(format!("opening workspace {name}"));
-        let workspace = self.workspaces.open(name).await.map_err(explain)?;
+        let mut opening = pin!(self.workspaces.open(name));
+        let opened = match tokio::time::timeout(UNTOLD, &mut opening).await {
+            Ok(opened) => opened,
+            Err(_) => {
+                self.progress.tell(&format!("workspace {name} is in use by another process; waiting for it"));
+                opening.await
+            }
+        };
+        let workspace = opened.map_err(explain)?;
         self.take(workspace.clone()).await;
         Ok(workspace)
     }
@@ -125,6 +160,11 @@ impl House {
         self.progress.done();
         self.pictures.close().await;
     }
+}
+
+/// This machine's server, found or started.
+fn starter(config: &Config, file: Option<&Path>) -> anyhow::Result<Arc<dyn LocalServer>> {
+    Ok(Arc::new(LocalStarter::new(config, file)?))
 }
 
 /// What becomes of pictures that are due.

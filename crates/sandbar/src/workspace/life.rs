@@ -1,10 +1,10 @@
 //! `sandbar workspace pause`, `resume`, `move` and `rotate`.
 
 use super::{Session, house};
-use crate::sandbox::show::span;
+use crate::sandbox::show::{printable, span};
 use clap::Args;
 use serde_json::json;
-use workspace::{HandedOver, ProviderName, WorkspaceName};
+use workspace::{HandedOver, LeftBehind, MoveOptions, ProviderName, WorkspaceName};
 
 /// Pause a workspace: its files are saved, its sandbox is stopped and kept.
 #[derive(Args)]
@@ -50,7 +50,7 @@ impl Resume {
     }
 }
 
-async fn told(session: &Session, name: &WorkspaceName, how: &str) -> anyhow::Result<()> {
+pub(super) async fn told(session: &Session, name: &WorkspaceName, how: &str) -> anyhow::Result<()> {
     let view = session.house.workspaces().show(name).await.map_err(house::explain)?;
     session.house.progress().done();
     match session.show.json {
@@ -67,20 +67,28 @@ Examples:
   sandbar workspace move shop --to e2b
   sandbar workspace move shop --to local --json
 
-Its sandbox stays in use until the new one has every file. Other processes in it end.")]
+Its sandbox stays in use until the new one has every file. Other processes in it end.
+
+When the provider that it is with does not answer, nothing can be saved there any more, and the move is refused unless \
+--leave-unsaved says otherwise. Then the files are those of the newest snapshot, and what was changed since stays in the \
+old sandbox, which is named and not ended. When the provider answers again, `sandbar workspace attach NAME SANDBOX` goes \
+back to it.")]
 pub(super) struct Move {
     /// The workspace
     name: WorkspaceName,
     /// The provider, by its name in the configuration
     #[arg(long, value_name = "PROVIDER")]
     to: ProviderName,
+    /// Go also when its provider does not answer: what was changed since the newest snapshot is left behind
+    #[arg(long)]
+    leave_unsaved: bool,
 }
 
 impl Move {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspace = session.house.enter(&self.name).await?;
         session.house.progress().doing(format!("moving {} to {}", self.name, self.to));
-        let moved = workspace.move_to(&self.to).await?;
+        let moved = workspace.move_to(&self.to, MoveOptions { leave_unsaved: self.leave_unsaved }).await?;
         session.house.leave().await;
         handed_over(session, &self.name, &moved)
     }
@@ -118,7 +126,18 @@ fn handed_over(session: &Session, name: &WorkspaceName, new: &HandedOver) -> any
             "key": new.restored.key,
             "files": new.restored.files,
             "fenced_ms": u64::try_from(new.fenced.as_millis()).unwrap_or(u64::MAX),
+            "left_behind": new.left_behind.as_ref().map(|LeftBehind { provider, sandbox, since }| {
+                json!({ "provider": provider, "sandboxID": sandbox, "since": since })
+            }),
         }))?);
+    }
+    if let Some(LeftBehind { provider, sandbox, since }) = &new.left_behind {
+        eprintln!(
+            "sandbar: what was changed since snapshot {since} is in sandbox {} at {provider} and nowhere else; when {provider} \
+             answers again, `sandbar workspace attach {name} {}` goes back to it",
+            printable(sandbox),
+            printable(sandbox)
+        );
     }
     let files = new.restored.files;
     Ok(session.show.line(format!(

@@ -4,21 +4,21 @@
 //! Results go to stdout, everything else to stderr. Exit codes are those of `sandbar sandbox`. Each run of the program takes
 //! the workspace's lease, works, and gives it back; what a run breaks off, the next one puts right.
 
+mod attach;
 mod create;
 mod destroy;
 mod exec;
 pub(crate) mod house;
 mod life;
 mod look;
-mod photographs;
+pub(crate) mod photographs;
 mod progress;
 mod snapshots;
 mod timeline;
 
-use crate::logging;
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::sandbox::show::Show;
-use anyhow::Context as _;
+use crate::{logging, runtime};
 use clap::{Args, Subcommand};
 use house::{Due, House, Place};
 use std::process::ExitCode;
@@ -62,15 +62,14 @@ enum Command {
     Resume(life::Resume),
     Move(life::Move),
     Rotate(life::Rotate),
+    Attach(attach::Attach),
     Destroy(destroy::Destroy),
 }
 
 impl Workspace {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         logging::start_if_wanted()?;
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-        let done = runtime.block_on(async {
+        runtime::block_on(async {
             let show = Show::new(self.json);
             let session = Session { house: House::open(&self.place, show.json).await?, show };
             let (done, due) = match self.command.run(&session).await {
@@ -80,10 +79,7 @@ impl Workspace {
             };
             session.house.close(due).await;
             done
-        });
-        // A read of this program's own input may be under way and never end.
-        runtime.shutdown_background();
-        done
+        })
     }
 }
 
@@ -115,6 +111,7 @@ impl Command {
             Self::Resume(resume) => resume.run(session).await,
             Self::Move(moving) => moving.run(session).await,
             Self::Rotate(rotate) => rotate.run(session).await,
+            Self::Attach(attach) => attach.run(session).await,
             Self::Destroy(destroy) => destroy.run(session).await,
         }?;
         Ok(ExitCode::SUCCESS)

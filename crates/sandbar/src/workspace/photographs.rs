@@ -130,14 +130,14 @@ async fn view_in(
 }
 
 /// What an agent asks for in a workspace. Whoever calls a tool is inside its fence, so that the sandbox runs and stays.
-pub(super) struct Previews {
+pub(crate) struct Previews {
     pictures: Arc<Pictures>,
     workspaces: Workspaces,
     name: WorkspaceName,
 }
 
 impl Previews {
-    pub(super) fn new(pictures: Arc<Pictures>, workspaces: Workspaces, name: WorkspaceName) -> Self {
+    pub(crate) fn new(pictures: Arc<Pictures>, workspaces: Workspaces, name: WorkspaceName) -> Self {
         Self { pictures, workspaces, name }
     }
 

@@ -1,11 +1,14 @@
 //! `sandbar workspace snapshot`, `snapshots` and `restore`.
 
 use super::{Session, house};
+use crate::sandbox::ask;
 use crate::sandbox::show::{Colour, local_time, printable, size};
+use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
+use std::io::{IsTerminal as _, stdin};
 use workspace::snapshot::{FilePath, Listed, SnapshotCondition, Stamp, Which};
-use workspace::{OpenError, WorkspaceName};
+use workspace::{OpenError, WorkspaceName, WorkspaceView};
 
 /// Save the files of a workspace.
 #[derive(Args)]
@@ -57,13 +60,18 @@ pub(super) struct List {
 
 impl List {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let project = match session.house.workspaces().show(&self.name).await {
-            Ok(view) => view.project_id,
+        let listed = match session.house.workspaces().show(&self.name).await {
+            Ok(view) => session.house.workspaces().snapshots_of(&view.project_id).await?,
             // Snapshots outlive the workspace, whose project has its name.
-            Err(OpenError::NotFound(name)) => name.as_str().parse()?,
+            Err(gone @ OpenError::NotFound(_)) => {
+                let left = session.house.workspaces().snapshots_of(&self.name.as_str().parse()?).await?;
+                if left.is_empty() {
+                    return Err(house::explain(gone));
+                }
+                left
+            }
             Err(error) => return Err(house::explain(error)),
         };
-        let listed = session.house.workspaces().snapshots_of(&project).await?;
         let show = session.show;
         if show.json {
             return Ok(show.object(&listed.iter().map(to_json).collect::<Vec<_>>())?);
@@ -114,14 +122,18 @@ Examples:
   sandbar workspace restore shop                                the newest one that is good
   sandbar workspace restore shop --snapshot 20261116T000937Z    as `snapshots` lists it, or its key
 
-What was changed since then is lost. Every file is verified before it takes the place of the old ones. When the \
-sandbox is gone or does not answer, a new one is made, at another provider if need be.")]
+The files that are there now are saved as a snapshot before, so that this can be undone. At a terminal you are told what \
+takes the place of what, and asked. Every file is verified before it takes the place of the old ones. When the sandbox is \
+gone or does not answer, a new one is made, at another provider if need be; then there is nothing to be saved.")]
 pub(super) struct Restore {
     /// The workspace
     name: WorkspaceName,
     /// Which one, by its name or key
     #[arg(long, value_name = "SNAPSHOT", value_parser = stamp)]
     snapshot: Option<Stamp>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
 }
 
 /// `20261116T000937Z`, or the whole key that ends in it.
@@ -133,6 +145,15 @@ fn stamp(text: &str) -> Result<Stamp, String> {
 
 impl Restore {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let view = session.house.look(&self.name).await?;
+        let listed = session.house.workspaces().snapshots_of(&view.project_id).await?;
+        let replaced = self.describe(&view, &listed)?;
+        if !session.show.json {
+            eprintln!("sandbar: {replaced}");
+        }
+        if !self.yes && stdin().is_terminal() && !ask::confirmed("replace files", "Go on?")? {
+            bail!("nothing was restored");
+        }
         let workspace = session.house.enter(&self.name).await?;
         session.house.progress().doing(format!("restoring {}", self.name));
         let restored = workspace.restore(self.snapshot.map_or(Which::Newest, Which::Exactly)).await?;
@@ -155,6 +176,39 @@ impl Restore {
             eprintln!("sandbar: generated folders are absent: {}", some(&restored.left_out));
         }
         Ok(())
+    }
+}
+
+impl Restore {
+    /// What takes the place of what.
+    fn describe(&self, view: &WorkspaceView, listed: &[Listed]) -> anyhow::Result<String> {
+        let whole = |listed: &&Listed| matches!(listed.condition, SnapshotCondition::Whole { .. });
+        let chosen = match self.snapshot {
+            Some(stamp) => listed.iter().find(|listed| listed.stamp == stamp),
+            None => listed.iter().rfind(whole),
+        };
+        let name = &self.name;
+        let Some(chosen) = chosen else {
+            let list = format!("`sandbar workspace snapshots {name}` lists those there are");
+            match self.snapshot {
+                Some(stamp) => bail!("workspace {name} has no snapshot {stamp}; {list}"),
+                None => bail!("workspace {name} has no snapshot that is whole; {list}"),
+            }
+        };
+        let saved = local_time(&chosen.created_at.to_string());
+        let content = match &chosen.condition {
+            SnapshotCondition::Whole { files, bytes, .. } => format!("{files} files, {}", size(*bytes)),
+            SnapshotCondition::Damaged { reason } => bail!(
+                "snapshot {} is damaged: {}; `sandbar workspace snapshots {name}` lists those that are whole",
+                chosen.stamp,
+                printable(reason)
+            ),
+        };
+        let place = match &view.sandbox {
+            Some(sandbox) => format!("in sandbox {} at {}", printable(sandbox), view.provider),
+            None => "in a new sandbox".to_owned(),
+        };
+        Ok(format!("snapshot {} of {saved} ({content}) takes the place of the files of {name}, {place}", chosen.stamp))
     }
 }
 

@@ -5,6 +5,7 @@ use super::progress::Progress;
 use crate::sandbox::show::{printable, span};
 use async_trait::async_trait;
 use browser::store::Occasion;
+use std::sync::{Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tracing::info;
 use workspace::events::{EventKind, Observer, WorkspaceEvent};
@@ -12,11 +13,17 @@ use workspace::events::{EventKind, Observer, WorkspaceEvent};
 pub(super) struct Timeline {
     progress: Progress,
     wanted: mpsc::UnboundedSender<Wanted>,
+    dev_server: Mutex<Option<String>>,
 }
 
 impl Timeline {
     pub(super) fn new(progress: Progress, wanted: mpsc::UnboundedSender<Wanted>) -> Self {
-        Self { progress, wanted }
+        Self { progress, wanted, dev_server: Mutex::default() }
+    }
+
+    /// Why the last dev server that was to be started does not run, if it does not.
+    pub(super) fn dev_server_trouble(&self) -> Option<String> {
+        self.dev_server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -39,6 +46,14 @@ impl Observer for Timeline {
                 occasion: Occasion::Commit { id: commit.clone() },
             }),
             _ => {}
+        }
+        let trouble = match &event.kind {
+            EventKind::DevServerReady { .. } => Some(None),
+            EventKind::DevServerFailed { reason } => Some(Some(reason.clone())),
+            _ => None,
+        };
+        if let Some(trouble) = trouble {
+            *self.dev_server.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
         }
         match describe(&event.kind) {
             Told::Worry(line) => self.progress.tell(&printable(&line)),
@@ -74,6 +89,9 @@ fn describe(kind: &EventKind) -> Told {
         EventKind::Rotated { sandbox, took, .. } => Told::Step(format!("in sandbox {sandbox} after {}", span(*took))),
         EventKind::Moved { to, sandbox, took, .. } => {
             Told::Step(format!("at {to} in sandbox {sandbox} after {}", span(*took)))
+        }
+        EventKind::LeftBehind { provider, sandbox, since } => {
+            Told::Worry(format!("sandbox {sandbox} at {provider} is left behind, with what was changed since {since}"))
         }
         EventKind::HandoverFailed { reason } => {
             Told::Worry(format!("the sandbox was not replaced, and stays in use: {reason}"))

@@ -99,7 +99,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // `down` ends a running server as well as what a killed one left.
-        let done = Command::new(PROGRAM).args(["down", "--data"]).arg(self.data.path()).output();
+        let done = Command::new(PROGRAM).args(["down", "--yes", "--data"]).arg(self.data.path()).output();
         if let Ok(done) = done
             && !done.status.success()
             && !std::thread::panicking()

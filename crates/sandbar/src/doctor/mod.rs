@@ -1,18 +1,31 @@
-//! `sandbar doctor`: what sandboxes need of this machine, what was found, and the exact fix for what is missing.
+//! `sandbar doctor`: what sandboxes need of this machine, what was found, and the exact fix for what is missing; then the
+//! providers, records and objects of workspaces.
 
+mod places;
+
+use self::places::Place;
 use crate::config::{Config, Overrides};
+use crate::runtime;
 use clap::Args;
 use engine::probe::{Isolation, Report};
+use serde::Serialize;
 use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// What this machine's snapshots and forks do not have, so that nobody learns it from a loss.
+const KEPT: &str = "snapshots and forks have a sandbox's files, not its memory: its processes are not in them";
 
 /// Check this machine: what sandboxes need, what was found, and how to get what is missing.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sandbar doctor                     a readable list; exit code 0 when sandboxes can run
-  sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, required, found, fix}]}")]
+  sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, required, found, fix}], limits,
+                                      workspaces: [{what, name, ok, found}]}
+
+Providers that do not answer within 10 seconds count as absent. They, the records and the objects matter for workspaces \
+only: the exit code is about this machine's sandboxes.")]
 pub(crate) struct Doctor {
     /// Print JSON for programs
     #[arg(long)]
@@ -36,13 +49,33 @@ impl Doctor {
             }
         };
         let report = engine::probe::probe(&config.data);
+        let looked = runtime::block_on(async { Ok(places::look(&config, self.config.as_deref()).await) });
+        let places = match looked {
+            Ok(places) => places,
+            Err(error) => {
+                eprintln!("sandbar: {error:#}");
+                return ExitCode::FAILURE;
+            }
+        };
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report).expect("a report is plain data"));
+            let findings = Findings { report: &report, limits: [KEPT], workspaces: &places };
+            println!("{}", serde_json::to_string_pretty(&findings).expect("a report is plain data"));
         } else {
-            print!("{}", describe(&report, colours_on(&stdout())));
+            let colours = colours_on(&stdout());
+            print!("{}", describe(&report, colours));
+            println!("note: {KEPT}\n\nworkspaces:");
+            print!("{}", describe_places(&places, colours));
         }
         if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
+}
+
+#[derive(Serialize)]
+struct Findings<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    limits: [&'static str; 1],
+    workspaces: &'a [Place],
 }
 
 /// Colours are for people at a terminal who have not asked to be spared (<https://no-color.org>).
@@ -50,9 +83,22 @@ pub(crate) fn colours_on(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+fn painted(colours: bool, code: &str, text: &str) -> String {
+    if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+fn describe_places(places: &[Place], colours: bool) -> String {
+    let width = places.iter().map(|place| place.name.len()).max().unwrap_or(0);
+    let line = |Place { what, name, ok, found }: &Place| {
+        let mark = if *ok { painted(colours, "32", "ok     ") } else { painted(colours, "33", "absent ") };
+        format!("{mark} {what:8}  {name:width$}  {found}\n")
+    };
+    places.iter().map(line).collect()
+}
+
 /// The report as people read it; `colours` only on a terminal.
 pub(crate) fn describe(report: &Report, colours: bool) -> String {
-    let paint = |code: &str, text: &str| if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() };
+    let paint = |code: &str, text: &str| painted(colours, code, text);
     let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for check in &report.checks {

@@ -1,0 +1,108 @@
+//! What workspaces need beyond this machine's sandboxes: providers that answer, records and objects that can be reached.
+//! Nothing is started, and nothing made.
+
+use crate::config::{self, Config};
+use crate::data::{self, Found};
+use crate::local_server::LocalStarter;
+use crate::sandbox::show::printable;
+use futures::TryStreamExt as _;
+use futures::future::join_all;
+use sdk::{ListQuery, Secret};
+use serde::Serialize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
+use workspace::provider::{LocalServer, Provider};
+use workspace::records::DatabaseRecords;
+
+/// Whoever does not answer within this is not there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Something outside, and whether it can be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Place {
+    /// `provider`, `records` or `objects`.
+    pub(super) what: &'static str,
+    pub(super) name: String,
+    pub(super) ok: bool,
+    pub(super) found: String,
+}
+
+/// Looks at all of them at once, so that the slowest decides how long it takes.
+pub(super) async fn look(config: &Config, file: Option<&Path>) -> Vec<Place> {
+    let workspaces = match config.workspaces() {
+        Ok(workspaces) => workspaces,
+        Err(error) => return vec![Place::new("provider", "configuration", Err(format!("{error:#}")))],
+    };
+    let providers = workspaces.providers.iter().map(|provider| provider_at(config, file, provider));
+    let (mut places, records, objects) =
+        tokio::join!(join_all(providers), within(records(&workspaces)), within(objects(&workspaces)));
+    places.push(Place::new("records", workspaces.records.url.as_deref().unwrap_or("(a variable has it)"), records));
+    places.push(Place::new("objects", workspaces.objects.url.as_deref().unwrap_or_default(), objects));
+    places
+}
+
+impl Place {
+    fn new(what: &'static str, name: &str, found: Result<String, String>) -> Self {
+        let (ok, found) = found.map_or_else(|why| (false, why), |found| (true, found));
+        Self { what, name: printable(name), ok, found: printable(&found) }
+    }
+}
+
+async fn within(look: impl Future<Output = Result<String, String>>) -> Result<String, String> {
+    let late = |_| Err(format!("no answer within {} seconds", PATIENCE.as_secs()));
+    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(late)
+}
+
+async fn provider_at(config: &Config, file: Option<&Path>, provider: &ProviderConfig) -> Place {
+    let found = match provider.kind {
+        ProviderKind::Local => local(config),
+        ProviderKind::E2b => within(service(config, file, provider)).await,
+    };
+    Place::new("provider", provider.name.as_str(), found)
+}
+
+fn local(config: &Config) -> Result<String, String> {
+    match data::find_server(&config.data) {
+        Ok(Found::Serving(note)) => Ok(format!("this machine; the server answers at {}", note.url)),
+        Ok(Found::Busy) => Ok("this machine; the server is just starting or stopping".to_owned()),
+        Ok(Found::Nobody | Found::Dead { .. }) => Ok("this machine; a server is started when it is needed".to_owned()),
+        Err(error) => Err(format!("cannot look into {}: {error}", config.data.display())),
+    }
+}
+
+async fn service(config: &Config, file: Option<&Path>, provider: &ProviderConfig) -> Result<String, String> {
+    let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(config, file).map_err(text)?);
+    let client = Provider::new(provider.clone(), &config::variable, &local).client().await.map_err(text)?;
+    let mut listed = std::pin::pin!(client.within(PATIENCE).list(ListQuery::new()));
+    listed.try_next().await.map_err(text)?;
+    Ok(format!("answers at {}", client.api_url()))
+}
+
+async fn records(workspaces: &WorkspaceConfig) -> Result<String, String> {
+    let location: Secret = workspaces.records.location(&config::variable).map_err(text)?;
+    if let Some(file) = location.expose().strip_prefix("sqlite://")
+        && !Path::new(file).exists()
+    {
+        return Ok("not there yet; made when they are needed".to_owned());
+    }
+    let records = DatabaseRecords::open(&location).await.map_err(text)?;
+    records.close().await.map_err(text)?;
+    Ok("can be read".to_owned())
+}
+
+async fn objects(workspaces: &WorkspaceConfig) -> Result<String, String> {
+    let directory = workspaces.objects.url.as_deref().and_then(|url| url.strip_prefix("file://"));
+    if directory.is_some_and(|directory| !Path::new(directory).exists()) {
+        return Ok("not there yet; made when they are needed".to_owned());
+    }
+    let objects = workspaces.objects.open(&config::variable).map_err(text)?;
+    objects.within(PATIENCE).conditional_puts().await.map_err(text)?;
+    Ok("can be written".to_owned())
+}
+
+/// With its causes.
+fn text(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
+}

@@ -1,0 +1,184 @@
+//! `sandbar down`: ends the server, if one runs, and every sandbox of the data directory. The files of workspaces are saved
+//! before.
+
+mod save;
+
+use self::save::{Kept, Unsaved};
+use crate::config::{Config, Overrides};
+use crate::data::{self, Busy, DataDirectory, Found, ServerNote};
+use crate::workspace::house::Place;
+use crate::{runtime, up};
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use node::{Closing, Node, Seen};
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a server that ends its sandboxes.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// For a workspace that somebody works in.
+const WAIT: Duration = Duration::from_secs(20);
+
+/// End the server and all its sandboxes; their files go with them, but those of workspaces are saved first.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar down
+  sandbar down --data /tmp/try
+  sandbar down --yes            saves nothing first
+  sandbar down --json           {server, sandboxesEnded, saved: [{workspace, sandboxID, snapshot}], unsaved}
+
+Workspaces come back with their files when they are next used. When the files of one cannot be saved, nothing is ended \
+and it is named. A server that was started with --ephemeral keeps nothing, so nothing is saved then.
+
+Paused sandboxes are ended too. To stop only the server and keep the sandboxes, press Ctrl-C in `sandbar up`.")]
+pub(crate) struct Down {
+    /// The data directory of the server to end [default: by XDG rules]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    config: Option<PathBuf>,
+    /// End everything at once: what workspaces changed since their last snapshots is lost
+    #[arg(long, short)]
+    yes: bool,
+    /// Print JSON for programs
+    #[arg(long)]
+    json: bool,
+}
+
+/// Takes the data directory; a server that has it is told to end its sandboxes and itself. Gives that server's process.
+fn take_from_server(path: &Path) -> anyhow::Result<(DataDirectory, Option<u32>)> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut told = None;
+    loop {
+        match DataDirectory::take(path)? {
+            Ok(directory) => return Ok((directory, told)),
+            Err(Busy(Some(note))) if told.is_none() => {
+                let pid =
+                    i32::try_from(note.pid).ok().and_then(Pid::from_raw).context("the server's note is damaged")?;
+                kill_process(pid, Signal::USR1).with_context(|| format!("cannot reach process {}", note.pid))?;
+                told = Some(note.pid);
+            }
+            // Just starting, or on its way out.
+            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            Err(_) => bail!("the server in {} did not end within {PATIENCE:?}", path.display()),
+        }
+    }
+}
+
+/// The server that serves from a directory, once it is neither starting nor stopping.
+fn server_of(path: &Path) -> anyhow::Result<Option<ServerNote>> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match data::find_server(path).with_context(|| format!("cannot look into {}", path.display()))? {
+            Found::Serving(note) => return Ok(Some(note)),
+            Found::Nobody | Found::Dead { .. } => return Ok(None),
+            Found::Busy if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            Found::Busy => bail!("the server in {} neither serves nor ends", path.display()),
+        }
+    }
+}
+
+impl Down {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
+        let config = Config::load(self.config.as_deref(), &overrides)?;
+        if !rustix::process::geteuid().is_root() {
+            bail!("sandboxes belong to root; run `sudo sandbar down`");
+        }
+        if !config.data.exists() {
+            self.report(None, 0, &Kept::default());
+            return Ok(());
+        }
+        let place = Place { config: self.config.clone(), data: Some(config.data.clone()), wait: WAIT };
+        let mut server = server_of(&config.data)?;
+        if server.is_none() && !self.yes && runtime::block_on(save::start_server(&config, &place))? {
+            server = server_of(&config.data)?;
+        }
+        let careful = !self.yes && !server.as_ref().is_some_and(|server| server.ephemeral);
+        let mut kept = Kept::default();
+        if let Some(server) = &server {
+            kept = self.keep(&place, server, careful)?;
+        }
+        let (directory, server) = take_from_server(&config.data)?;
+        let by_server = directory.take_ended();
+        // A server ended its own; what an earlier one left behind is ended here.
+        engine::enter_private_mounts().context("cannot make a mount namespace")?;
+        let left = runtime::block_on(async {
+            let node = up::open_node(&config, &directory).await?;
+            let found = workspaces_in(&node);
+            if careful && !found.is_empty() {
+                node.close(Closing::Keep).await.context("cannot leave the sandboxes as they are")?;
+                return Err(refusal(&found));
+            }
+            kept.unsaved.extend(found);
+            node.close(Closing::End).await.context("cannot end the sandboxes")
+        })?;
+        self.report(server, by_server * usize::from(server.is_some()) + left, &kept);
+        Ok(())
+    }
+
+    /// Saves the files of the workspaces that a server has, if that is wanted.
+    fn keep(&self, place: &Place, server: &ServerNote, careful: bool) -> anyhow::Result<Kept> {
+        let rows = runtime::block_on(save::sandboxes(server));
+        let rows = match rows {
+            Ok(rows) if careful => rows,
+            Ok(rows) => {
+                return Ok(Kept {
+                    saved: Vec::new(),
+                    unsaved: rows.iter().map(|row| Unsaved::as_asked(row, server.ephemeral)).collect(),
+                });
+            }
+            Err(_) if !careful => return Ok(Kept::default()),
+            Err(error) => {
+                let context = "the server does not say whether it has workspaces; --yes ends it all the same";
+                return Err(error.context(context));
+            }
+        };
+        if rows.is_empty() {
+            return Ok(Kept::default());
+        }
+        let kept = runtime::block_on(save::save(place, rows, self.json))?;
+        if kept.unsaved.is_empty() { Ok(kept) } else { Err(refusal(&kept.unsaved)) }
+    }
+
+    fn report(&self, server: Option<u32>, sandboxes: usize, kept: &Kept) {
+        let Kept { saved, unsaved } = kept;
+        if self.json {
+            let told = serde_json::json!({
+                "server": server, "sandboxesEnded": sandboxes, "saved": saved, "unsaved": unsaved,
+            });
+            println!("{told}");
+            return;
+        }
+        for saved in saved {
+            println!("saved workspace {}: snapshot {}", saved.workspace, saved.snapshot);
+        }
+        for unsaved in unsaved {
+            eprintln!("sandbar: ended unsaved: {unsaved}");
+        }
+        match server {
+            Some(pid) => println!("ended the server (process {pid}); sandboxes ended: {sandboxes}"),
+            None => println!("no server was running; sandboxes ended: {sandboxes}"),
+        }
+    }
+}
+
+fn refusal(unsaved: &[Unsaved]) -> anyhow::Error {
+    let lines: Vec<String> = unsaved.iter().map(|unsaved| format!("\n  {unsaved}")).collect();
+    let lines = lines.concat();
+    anyhow!("nothing was ended: the files of these workspaces could not be saved:{lines}\n--yes ends them unsaved")
+}
+
+/// Sandboxes of workspaces that are there without a server, and that this user's records know nothing of.
+fn workspaces_in(node: &Node) -> Vec<Unsaved> {
+    let unsaved = |seen: &Seen| {
+        let workspace = seen.record.metadata.get(workspace::METADATA)?.clone();
+        let reason = save::UNKNOWN.to_owned();
+        Some(Unsaved { workspace, sandbox: seen.record.id.to_string(), reason })
+    };
+    node.all().iter().filter_map(unsaved).collect()
+}

@@ -1,0 +1,143 @@
+//! What `sandbar down` does first: the files of workspaces whose sandboxes are about to end are saved, so that each comes
+//! back with all of them.
+
+use crate::config::Config;
+use crate::data::ServerNote;
+use crate::local_server::LocalStarter;
+use crate::sandbox::show::printable;
+use crate::workspace::house::{Due, House, Place};
+use anyhow::Context as _;
+use futures::TryStreamExt as _;
+use sdk::model::ListedSandbox;
+use sdk::{Client, ListQuery};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::fmt;
+use std::time::Duration;
+use workspace::provider::LocalServer as _;
+use workspace::records::WorkspaceState;
+use workspace::{METADATA, OpenError, WorkspaceName, WorkspaceView};
+
+/// For the server to list its sandboxes.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// Why somebody else's workspace is not saved.
+pub(super) const UNKNOWN: &str = "this user's records know no such workspace";
+
+/// A workspace whose files are in a snapshot.
+#[derive(Debug, Serialize)]
+pub(super) struct Saved {
+    pub(super) workspace: WorkspaceName,
+    #[serde(rename = "sandboxID")]
+    pub(super) sandbox: String,
+    pub(super) snapshot: String,
+}
+
+/// A sandbox whose files nobody has.
+#[derive(Debug, Serialize)]
+pub(super) struct Unsaved {
+    pub(super) workspace: String,
+    #[serde(rename = "sandboxID")]
+    pub(super) sandbox: String,
+    pub(super) reason: String,
+}
+
+impl Unsaved {
+    /// Nobody wanted it to be saved.
+    pub(super) fn as_asked(row: &ListedSandbox, ephemeral: bool) -> Self {
+        let reason = if ephemeral { "the server is ephemeral" } else { "--yes" };
+        Self { workspace: named(row), sandbox: row.sandbox_id.clone(), reason: reason.to_owned() }
+    }
+}
+
+impl fmt::Display for Unsaved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { workspace, sandbox, reason } = self;
+        write!(f, "workspace {} in sandbox {}: {}", printable(workspace), printable(sandbox), printable(reason))
+    }
+}
+
+fn named(row: &ListedSandbox) -> String {
+    row.metadata.get(METADATA).cloned().unwrap_or_default()
+}
+
+/// How it went.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) saved: Vec<Saved>,
+    pub(super) unsaved: Vec<Unsaved>,
+}
+
+/// The server's sandboxes that are workspaces' own.
+pub(super) async fn sandboxes(server: &ServerNote) -> anyhow::Result<Vec<ListedSandbox>> {
+    let builder = Client::builder().ignore_environment().api_key(server.api_key.as_str()).api_url(&server.url);
+    let client = builder.sandbox_url(&server.url).deadline(ANSWER_TIME).build()?;
+    let all: Vec<ListedSandbox> = client.list(ListQuery::new()).try_collect().await?;
+    Ok(all.into_iter().filter(|row| row.metadata.contains_key(METADATA)).collect())
+}
+
+/// Starts the server of a data directory, if the records know of workspaces on this machine: without a server their files
+/// cannot be reached. Says whether it did.
+pub(super) async fn start_server(config: &Config, place: &Place) -> anyhow::Result<bool> {
+    let house = House::open(place, true).await.context("cannot look for workspaces; --yes does without")?;
+    let views = house.workspaces().list().await;
+    house.close(Due::LeftOut).await;
+    let local = config.local_providers()?;
+    if !views?.iter().any(|view| view.sandbox.is_some() && local.contains(&view.provider)) {
+        return Ok(false);
+    }
+    let started = LocalStarter::new(config, place.config.as_deref())?.endpoint().await;
+    started.context("workspaces cannot be saved without a server; --yes ends them unsaved")?;
+    Ok(true)
+}
+
+/// Saves the workspaces that these sandboxes belong to. What cannot be saved is said, and nothing is ended.
+pub(super) async fn save(place: &Place, rows: Vec<ListedSandbox>, silent: bool) -> anyhow::Result<Kept> {
+    let house = House::open(place, silent).await.context("cannot look for the workspaces of these sandboxes")?;
+    let kept = save_in(&house, rows).await;
+    house.close(Due::LeftOut).await;
+    kept
+}
+
+async fn save_in(house: &House, rows: Vec<ListedSandbox>) -> anyhow::Result<Kept> {
+    let orphans = house.workspaces().orphans().await?;
+    let orphans: HashSet<String> = orphans.into_iter().map(|orphan| orphan.sandbox).collect();
+    let mut kept = Kept::default();
+    for row in rows.into_iter().filter(|row| !orphans.contains(&row.sandbox_id)) {
+        let named = named(&row);
+        match save_one(house, &named, &row.sandbox_id).await {
+            Ok(None) => {}
+            Ok(Some(saved)) => kept.saved.push(saved),
+            Err(error) => {
+                kept.unsaved.push(Unsaved { workspace: named, sandbox: row.sandbox_id, reason: format!("{error:#}") })
+            }
+        }
+    }
+    Ok(kept)
+}
+
+/// None when there is nothing of anybody's in it.
+async fn save_one(house: &House, named: &str, sandbox: &str) -> anyhow::Result<Option<Saved>> {
+    let name: WorkspaceName = named.parse()?;
+    let view = match house.workspaces().show(&name).await {
+        Ok(view) => view,
+        Err(OpenError::NotFound(_)) => anyhow::bail!(UNKNOWN),
+        Err(error) => return Err(error.into()),
+    };
+    if view.state == WorkspaceState::SettingUp {
+        return Ok(None);
+    }
+    let workspace = house.enter(&name).await?;
+    // Whoever had it until now may have put it into another sandbox.
+    let own = house.workspaces().show(&name).await?;
+    if !is_in(&own, sandbox) && !is_in(&view, sandbox) {
+        anyhow::bail!("the workspace is in another sandbox, and this one may have newer files");
+    }
+    house.doing(format!("saving the files of {name}"));
+    let saved = workspace.keep_files().await?;
+    Ok(saved.map(|stamp| Saved { workspace: name, sandbox: sandbox.to_owned(), snapshot: stamp.to_string() }))
+}
+
+fn is_in(view: &WorkspaceView, sandbox: &str) -> bool {
+    view.sandbox.as_deref() == Some(sandbox)
+}
