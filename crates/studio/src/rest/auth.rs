@@ -41,11 +41,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 }
 
 /// Lets a request pass that somebody may make, and notes who.
-pub(super) async fn identify(
-    State(app): State<Shared>,
-    mut request: Request,
-    next: Next,
-) -> Result<Response, Failure> {
+pub(super) async fn identify(State(app): State<Shared>, mut request: Request, next: Next) -> Result<Response, Failure> {
     let caller = caller(&app, request.headers(), request.extensions()).await?;
     let changes = !request.method().is_safe();
     if changes && caller.proof == Proof::Cookie {

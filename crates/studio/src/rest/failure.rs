@@ -108,7 +108,9 @@ impl From<StudioError> for Failure {
                 with(StatusCode::SERVICE_UNAVAILABLE).kind("sandbox_unreachable").hint("try again later, or rebuild it")
             }
             StudioError::Invalid { field, message } => Self::invalid(field, message),
-            StudioError::Asleep => with(StatusCode::UNPROCESSABLE_ENTITY).kind("asleep").hint("resume its preview first"),
+            StudioError::Asleep => {
+                with(StatusCode::UNPROCESSABLE_ENTITY).kind("asleep").hint("resume its preview first")
+            }
             StudioError::Conflict(_) => with(StatusCode::CONFLICT).kind("conflict"),
             StudioError::Unavailable(_) => {
                 error!(error = with_causes(&error), "a call of the studio failed");

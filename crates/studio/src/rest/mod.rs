@@ -76,7 +76,8 @@ type Shared = Arc<App>;
 ///
 /// The peer's address is expected among a request's extensions, as [`SocketAddr`] or as axum's `ConnectInfo` of it.
 pub fn router(studio: Studio, face: &Face, stop: CancellationToken) -> Router {
-    let (calls, document) = routes::calls();
+    let (known, open, document) = routes::calls().finish();
+    let document = Bytes::from(document.finish().to_string());
     let app = Arc::new(App {
         studio,
         gate: Gate::new(face.limits),
@@ -84,10 +85,11 @@ pub fn router(studio: Studio, face: &Face, stop: CancellationToken) -> Router {
         page_policy: headers::page_policy(&face.preview_sources),
         stop,
     });
-    let identified = calls.route_layer(axum::middleware::from_fn_with_state(Arc::clone(&app), auth::identify));
+    let identified = known.route_layer(axum::middleware::from_fn_with_state(Arc::clone(&app), auth::identify));
     Router::new()
         .merge(identified)
-        .merge(routes::open())
+        .merge(open)
+        .merge(routes::pages())
         .method_not_allowed_fallback(failure::wrong_method)
         .fallback(pages::file)
         .layer(axum::middleware::from_fn(headers::protect))

@@ -63,7 +63,8 @@ impl TryFrom<NewGeneration> for NewBuild {
     type Error = Failure;
 
     fn try_from(asked: NewGeneration) -> Result<Self, Failure> {
-        let NewGeneration { project_id, name, goal, phases, repo, branch, model, template, budget_usd, approvals } = asked;
+        let NewGeneration { project_id, name, goal, phases, repo, branch, model, template, budget_usd, approvals } =
+            asked;
         let project = match (project_id, name) {
             (Some(id), None) => ProjectRef::Id(id),
             (None, Some(name)) => ProjectRef::Name(name.0),

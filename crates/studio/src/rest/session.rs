@@ -31,7 +31,8 @@ pub(super) async fn sign_in(
     let html = asked.get(ACCEPT).and_then(|value| value.to_str().ok()).is_some_and(|kinds| kinds.contains("text/html"));
     let signed_in = async {
         auth::refuse_foreign_origin(&uri, &asked)?;
-        let Form(SignIn { token }) = form.map_err(|rejection| Failure::new(rejection.status(), rejection.body_text()))?;
+        let Form(SignIn { token }) =
+            form.map_err(|rejection| Failure::new(rejection.status(), rejection.body_text()))?;
         let token = Secret::new(token.trim());
         match app.studio.authenticate(token.expose()).await? {
             Some(_) => Ok(token),
@@ -59,8 +60,7 @@ pub(super) async fn sign_out(uri: Uri, headers: HeaderMap) -> Result<Response, F
 
 fn with_cookie(mut response: Response, token: &str, age: u32, secure: bool) -> Response {
     let secure = if secure { "; Secure" } else { "" };
-    let cookie =
-        format!("{}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age}{secure}", auth::SESSION);
+    let cookie = format!("{}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age}{secure}", auth::SESSION);
     match HeaderValue::from_str(&cookie) {
         Ok(mut value) => {
             value.set_sensitive(true);

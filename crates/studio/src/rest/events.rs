@@ -1,0 +1,60 @@
+//! A job's timeline as server-sent events: first what is recorded, then what happens, and a sign of life when nothing does.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use super::Shared;
+use super::auth::Caller;
+use super::failure::Failure;
+use super::input::{Asked, At};
+use super::requests::EventsQuery;
+use crate::{JobId, TimelineEvent};
+
+pub(super) const LAST_EVENT_ID: &str = "last-event-id";
+/// Half of what proxies usually bear in silence.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// When a stream cannot be opened because too many are.
+const LATER: Duration = Duration::from_secs(5);
+/// Proxies that gather answers must not gather this one.
+const UNBUFFERED: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+
+pub(super) async fn watch(
+    State(app): State<Shared>,
+    caller: Caller,
+    At(job): At<JobId>,
+    Asked(EventsQuery { after }): Asked<EventsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let after = last_seen(&headers)?.or(after);
+    let place = app.gate.stream(&caller.user.id).ok_or_else(|| Failure::too_many(LATER))?;
+    let events = app.studio.events(&caller.user, &job, after).await?;
+    let messages = events.take_until(app.stop.clone().cancelled_owned()).map(move |event| {
+        let _held = &place;
+        Ok::<_, Infallible>(message(&event))
+    });
+    let stream = Sse::new(messages).keep_alive(KeepAlive::new().interval(HEARTBEAT).text("heartbeat"));
+    Ok(([UNBUFFERED], stream).into_response())
+}
+
+/// What a browser that connects again says it has seen; it counts more than the address it began with.
+fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+    let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else { return Ok(None) };
+    let seen = value.to_str().ok().and_then(|text| text.parse().ok());
+    seen.map(Some).ok_or_else(|| Failure::new(StatusCode::BAD_REQUEST, "Last-Event-ID is no number of an event"))
+}
+
+fn message(event: &Arc<TimelineEvent>) -> Event {
+    let text = serde_json::to_string(event).expect("texts, numbers and JSON values are JSON");
+    match event.seq {
+        Some(seq) => Event::default().id(seq.to_string()).data(text),
+        None => Event::default().data(text),
+    }
+}

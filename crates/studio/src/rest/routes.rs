@@ -1,0 +1,220 @@
+//! Every call and page: where it is, what it takes and answers, and who does it.
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
+use serde_json::Value;
+
+use super::operation::{Calls, Content, Operation};
+use super::requests::{
+    ApprovalAnswer, EventsQuery, FileQuery, FilesQuery, JobsQuery, NewGeneration, RebuildRequest, RestoreRequest,
+    TerminalQuery,
+};
+use super::view::{
+    Answered, DashboardView, FileList, FileText, GenerationStatus, JobView, Jobs, Me, Paused, Preview, ResumedView,
+    Screenshots, Snapshots, Started, Usage,
+};
+use super::{Shared, events, files, generation, jobs, pages, pictures, session, terminal};
+
+const OK: StatusCode = StatusCode::OK;
+const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
+const NO_CREDITS: StatusCode = StatusCode::PAYMENT_REQUIRED;
+const CONFLICT: StatusCode = StatusCode::CONFLICT;
+const NOT_READY: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
+
+/// The calls under `/api`.
+pub(super) fn calls() -> Calls {
+    let calls = builds(Calls::new());
+    let calls = of_jobs(calls);
+    let calls = of_previews(calls);
+    of_everything(calls)
+}
+
+fn builds(calls: Calls) -> Calls {
+    calls
+        .add(
+            &Operation::post("/api/generation", "start", "Take a build in, for one credit")
+                .takes::<NewGeneration>()
+                .answers::<Started>(ACCEPTED, "It waits for a builder.")
+                // A project that is named by its id may not be there.
+                .refuses([NO_CREDITS, StatusCode::NOT_FOUND]),
+            generation::start,
+        )
+        .add(
+            &Operation::get("/api/generation/{job_id}/status", "status", "How far a build is")
+                .answers::<GenerationStatus>(OK, "How far it is."),
+            generation::status,
+        )
+        .add(
+            &Operation::post(
+                "/api/generation/{job_id}/resume",
+                "resume",
+                "Wake a preview; answers when it does, within 150 s",
+            )
+            .answers::<ResumedView>(OK, "The preview answers.")
+            .refuses([NOT_READY, CONFLICT]),
+            generation::resume,
+        )
+        .add(
+            &Operation::post("/api/generation/{job_id}/rebuild", "rebuild", "Build the same again, for one credit")
+                .may_take::<RebuildRequest>()
+                .answers::<Started>(ACCEPTED, "The new build waits for a builder.")
+                .refuses([NO_CREDITS, CONFLICT]),
+            generation::rebuild,
+        )
+}
+
+fn of_jobs(calls: Calls) -> Calls {
+    calls
+        .add(
+            &Operation::get("/api/jobs", "jobs", "The builds of a user")
+                .query::<JobsQuery>()
+                .answers::<Jobs>(OK, "The newest first.")
+                .refuses([StatusCode::NOT_FOUND]),
+            jobs::list,
+        )
+        .add(&Operation::get("/api/jobs/{job_id}", "job", "A build").answers::<JobView>(OK, "The build."), jobs::get)
+        .add(
+            &Operation::new(
+                Method::DELETE,
+                "/api/jobs/{job_id}",
+                "delete",
+                "Forget a build, its sandbox and its pictures",
+            )
+            .gives(StatusCode::NO_CONTENT, "It is forgotten.", Content::Nothing)
+            .refuses([CONFLICT]),
+            jobs::delete,
+        )
+        .add(
+            &Operation::post("/api/jobs/{job_id}/cancel", "cancel", "End a build that has not ended")
+                .answers::<Started>(OK, "How it stands now.")
+                .refuses([CONFLICT]),
+            jobs::cancel,
+        )
+        .add(
+            &Operation::get("/api/jobs/{job_id}/events", "events", "The timeline, as server-sent events")
+                .query::<EventsQuery>()
+                .header("Last-Event-ID", "The last event that was seen; only what comes after it is sent.")
+                .gives(OK, "What is recorded, then what happens, without end.", Content::Other(&["text/event-stream"])),
+            events::watch,
+        )
+        .add(
+            &Operation::get("/api/jobs/{job_id}/snapshots", "snapshots", "Saved states of the files")
+                .answers::<Snapshots>(OK, "The newest first."),
+            jobs::snapshots,
+        )
+        .add(
+            &Operation::post("/api/jobs/{job_id}/restore", "restore", "Set the files back to a saved state")
+                .takes::<RestoreRequest>()
+                .answers::<Started>(ACCEPTED, "It goes on; the timeline tells of its end.")
+                .refuses([CONFLICT]),
+            jobs::restore,
+        )
+        .add(
+            &Operation::get("/api/jobs/{job_id}/files", "files", "What a directory holds")
+                .query::<FilesQuery>()
+                .answers::<FileList>(OK, "What it holds.")
+                .refuses([StatusCode::UNPROCESSABLE_ENTITY]),
+            files::list,
+        )
+        .add(
+            &Operation::get("/api/jobs/{job_id}/file", "file", "What a file holds")
+                .query::<FileQuery>()
+                .answers::<FileText>(OK, "What it holds.")
+                .refuses([StatusCode::UNPROCESSABLE_ENTITY]),
+            files::read,
+        )
+        .add(
+            &Operation::get("/api/jobs/{job_id}/usage", "job_usage", "What a build has used")
+                .answers::<Usage>(OK, "What it has used."),
+            jobs::usage,
+        )
+        .add(
+            &Operation::post(
+                "/api/jobs/{job_id}/approvals/{question_id}",
+                "answer",
+                "Answer a question of the timeline",
+            )
+            .takes::<ApprovalAnswer>()
+            .answers::<Answered>(OK, "The builder will find it.")
+            .refuses([CONFLICT]),
+            jobs::answer,
+        )
+}
+
+fn of_previews(calls: Calls) -> Calls {
+    calls
+        .add(
+            &Operation::post("/api/jobs/{job_id}/snapshot", "pause", "Let a preview sleep; it may do so already")
+                .answers::<Paused>(OK, "Whether it sleeps.")
+                .refuses([NOT_READY, CONFLICT]),
+            jobs::pause,
+        )
+        .add(
+            &Operation::get("/api/jobs/{job_id}/preview", "preview", "How a preview is; never wakes it")
+                .answers::<Preview>(OK, "How it is."),
+            jobs::preview,
+        )
+        .add(
+            &Operation::get("/api/jobs/{job_id}/screenshots", "screenshots", "Pictures of a build's pages")
+                .answers::<Screenshots>(OK, "The newest first."),
+            pictures::list,
+        )
+        .add(
+            &Operation::get("/api/jobs/{job_id}/screenshots/{screenshot_id}", "screenshot", "A picture itself").gives(
+                OK,
+                "The picture.",
+                Content::Other(pictures::KINDS),
+            ),
+            pictures::get,
+        )
+        .add(
+            &Operation::get(
+                "/api/jobs/{job_id}/terminal",
+                "terminal",
+                "A shell in the running sandbox, over a WebSocket",
+            )
+            .query::<TerminalQuery>()
+            .gives(StatusCode::SWITCHING_PROTOCOLS, "Binary messages are bytes.", Content::Nothing)
+            .refuses([StatusCode::UPGRADE_REQUIRED, NOT_READY, StatusCode::FORBIDDEN]),
+            terminal::open,
+        )
+}
+
+fn of_everything(calls: Calls) -> Calls {
+    calls
+        .add(&Operation::get("/api/me", "me", "Who asks").answers::<Me>(OK, "Who asks."), jobs::me)
+        .add(
+            &Operation::get("/api/dashboard", "dashboard", "Everything at a glance")
+                .answers::<DashboardView>(OK, "Everything at a glance."),
+            jobs::dashboard,
+        )
+        .add(
+            &Operation::get("/api/projects/{project_id}/usage", "project_usage", "What a project has used")
+                .answers::<Usage>(OK, "What it has used."),
+            jobs::project_usage,
+        )
+        .add(
+            &Operation::get("/api/openapi.json", "openapi", "This document")
+                .answers::<serde_json::Map<String, Value>>(OK, "This document.")
+                .open(),
+            document,
+        )
+}
+
+async fn document(State(app): State<Shared>) -> Response {
+    ([(CONTENT_TYPE, "application/json")], app.document.clone()).into_response()
+}
+
+/// The dashboard's pages, and signing in and out.
+pub(super) fn pages() -> Router<Shared> {
+    Router::new()
+        .route("/", get(pages::page))
+        .route("/jobs/{job}", get(pages::page))
+        .route("/projects/{project}", get(pages::page))
+        .route("/login", get(pages::sign_in).post(session::sign_in))
+        .route("/logout", post(session::sign_out))
+}
