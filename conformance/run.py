@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import environments  # noqa: E402
 import report  # noqa: E402
+from internet import Internet  # noqa: E402
 from server import OwnServer, ServerError, Target  # noqa: E402
 
 TABLE = environments.ROOT / "docs" / "compatibility.md"
@@ -57,8 +58,10 @@ def main() -> int:
             target = Target(arguments.url, arguments.sandbox_url or arguments.url, arguments.key)
         else:
             try:
-                own = OwnServer(arguments.server, environments.CACHE / "servers", arguments.server_option)
-                target = stack.enter_context(own)
+                internet = stack.enter_context(Internet(environments.CACHE / "internet"))
+                options = internet.options + (arguments.server_option or [])
+                target = stack.enter_context(OwnServer(arguments.server, environments.CACHE / "servers", options))
+                os.environ.update(internet.environment)
             except ServerError as error:
                 return _fail(str(error))
         results = _run(columns, target, arguments)

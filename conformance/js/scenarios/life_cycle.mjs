@@ -165,11 +165,5 @@ const answers501 = async (call) => {
   check(error.message.includes('501'), `expected a 501: ${error.constructor.name}: ${error.message}`)
 }
 
-notBuilt(['update_network'], 'unbuilt.update_network', async (t) =>
-  answers501((await t.create()).updateNetwork({ denyOut: ['0.0.0.0/0'] })),
-)
-notBuilt(['create.network_rules'], 'unbuilt.network_rules', (t) =>
-  answers501(t.Sandbox.create('base', { network: { denyOut: ['192.0.2.1'] } })),
-)
 notBuilt(['volumes'], 'unbuilt.volumes', (t) => answers501(t.sdk.Volume.create('conformance')))
 notBuilt(['secrets'], 'unbuilt.secrets', (t) => answers501(t.sdk.Secret.create('conformance', 'value')))

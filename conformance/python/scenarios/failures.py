@@ -65,17 +65,6 @@ async def _answers_501(sdk, function, *arguments, kind=Exception, **options):
     true("501" in str(error), f"expected a 501: {type(error).__name__}: {error}")
 
 
-@not_built("update_network", needs="update_network")
-async def scenario_update_network(sdk):
-    box = await sdk.create()
-    await _answers_501(sdk, box.update_network, {"deny_out": ["0.0.0.0/0"]})
-
-
-@not_built("create.network_rules")
-async def scenario_network_rules(sdk):
-    await _answers_501(sdk, sdk.Sandbox.create, network={"deny_out": ["192.0.2.1"]})
-
-
 @not_built("volumes", needs="volume")
 async def scenario_volumes(sdk):
     volume = e2b.AsyncVolume if sdk.is_async else e2b.Volume

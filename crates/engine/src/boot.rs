@@ -24,7 +24,7 @@ use crate::error::EngineError;
 use crate::ids::{IDS, Range, Ranges};
 use crate::launchers::Launchers;
 use crate::machine::remove_socket;
-use crate::net::{Egress, EgressConfig};
+use crate::net::{Egress, EgressConfig, Policy};
 use crate::pool::{Pool, Volume};
 use crate::sealed_file::sealed_file;
 use crate::{Boot, EngineConfig, Instance, Limits, net, rootfs::Template};
@@ -93,17 +93,17 @@ pub(crate) struct Started {
     pub(crate) scaffold: Scaffold,
 }
 
-/// The network namespace of a sandbox, and its way out if it has one.
+/// The network namespace of a sandbox, and its way out.
 pub(crate) struct Network {
     pub(crate) namespace: OwnedFd,
-    pub(crate) egress: Option<Egress>,
+    pub(crate) egress: Egress,
 }
 
 impl Network {
-    /// Of the sandbox whose process 1 is `pid`, connected as `egress` says. Blocks; must be called inside a runtime.
-    pub(crate) fn connect(pid: u32, egress: Option<&Arc<EgressConfig>>) -> io::Result<Self> {
+    /// Of the sandbox whose process 1 is `pid`, connected as both say. Blocks; must be called inside a runtime.
+    pub(crate) fn connect(pid: u32, config: &Arc<EgressConfig>, policy: Policy) -> io::Result<Self> {
         let namespace = OwnedFd::from(File::open(format!("/proc/{pid}/ns/net"))?);
-        let egress = egress.map(|config| Egress::attach(namespace.as_fd(), Arc::clone(config))).transpose()?;
+        let egress = Egress::attach(namespace.as_fd(), Arc::clone(config), policy)?;
         Ok(Self { namespace, egress })
     }
 }
@@ -185,8 +185,8 @@ impl Workshop {
         self.runtime.join(format!("{name}.sock"))
     }
 
-    pub(crate) fn start(&self, boot: Boot, egress: &Arc<EgressConfig>) -> Result<Started, EngineError> {
-        let Boot { name, template, limits, internet, boot_id, hostname, guest_config } = boot;
+    pub(crate) fn start(&self, boot: Boot, config: &Arc<EgressConfig>) -> Result<Started, EngineError> {
+        let Boot { name, template, limits, egress, boot_id, hostname, guest_config } = boot;
         check_name(&name)?;
         if !template.is_sound() {
             return Err(EngineError::Invalid("the template names no root, or one place twice".to_owned()));
@@ -212,13 +212,13 @@ impl Workshop {
             files: Files { id_base: ids.base(), writable, overlays: overlays_of(template) },
             hostname,
             boot_id,
-            nameserver: internet.then_some(net::NAMESERVER),
+            nameserver: net::NAMESERVER,
             shared_memory_bytes: shared_memory(&limits),
         };
         let mut scaffold = Scaffold { name, cgroup, socket, ids: Some(ids), process: None, group: None, kept: false };
-        let config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
-        let egress = internet.then_some(egress);
-        let (instance, network) = self.launch(&mut scaffold, &spec, &config, egress, &mut watch)?;
+        let guest_config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
+        let connect = |pid| Network::connect(pid, config, egress);
+        let (instance, network) = self.launch(&mut scaffold, &spec, &guest_config, connect, &mut watch)?;
         debug!(sandbox = scaffold.name, marks = ?watch.marks, "boot, seen by the server");
         volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", scaffold.name)))?;
         Ok(Started { instance, network, volume, scaffold })
@@ -229,7 +229,7 @@ impl Workshop {
         scaffold: &mut Scaffold,
         spec: &Spec,
         config: &OwnedFd,
-        egress: Option<&Arc<EgressConfig>>,
+        connect: impl FnOnce(u32) -> io::Result<Network>,
         watch: &mut Stopwatch,
     ) -> Result<(Instance, Network), EngineError> {
         let name = scaffold.name.clone();
@@ -243,11 +243,13 @@ impl Workshop {
         watch.mark("launcher there");
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd()];
         launcher.channel.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
-        let mut network = None;
+        let (mut network, mut connect) = (None, Some(connect));
         // While the launcher goes on: the namespace is there, and connecting it takes a millisecond.
         let pid = follow(&launcher.channel, scaffold, |pid| {
-            let connected = Network::connect(pid.as_raw_nonzero().get().cast_unsigned(), egress);
-            network = Some(connected.map_err(failed("connect the sandbox to the network"))?);
+            if let Some(connect) = connect.take() {
+                let connected = connect(pid.as_raw_nonzero().get().cast_unsigned());
+                network = Some(connected.map_err(failed("connect the sandbox to the network"))?);
+            }
             Ok(())
         })?;
         let network = network.expect("a first process was made, and so connected");

@@ -19,7 +19,7 @@ use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 use crate::ids::Ranges;
 use crate::machine::{Inner, Machine, remove_socket};
-use crate::net::EgressConfig;
+use crate::net::{EgressConfig, Policy};
 use crate::pool::Pool;
 use crate::rootfs::{BaseTemplate, Template};
 use crate::sys::watch;
@@ -108,10 +108,10 @@ impl Engine {
     }
 
     /// The machine that an earlier server booted as `name`, if it is still alive. Frozen stays frozen.
-    pub async fn adopt(&self, name: &str, instance: Instance, internet: bool) -> Result<Option<Machine>, EngineError> {
+    pub async fn adopt(&self, name: &str, instance: Instance, egress: Policy) -> Result<Option<Machine>, EngineError> {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());
-        let found = blocking(move || shared.find(name, instance, internet)).await?;
+        let found = blocking(move || shared.find(name, instance, egress)).await?;
         found.map(|started| self.machine(started)).transpose()
     }
 
@@ -128,7 +128,7 @@ impl Engine {
             cgroup: scaffold.cgroup.clone(),
             volume,
             socket: scaffold.socket.clone(),
-            egress: Mutex::new(egress),
+            egress: Mutex::new(Some(egress)),
             ids: Mutex::new(scaffold.ids.take()),
         }))
     }
@@ -194,7 +194,7 @@ async fn guard_space(engine: Weak<Shared>) {
 }
 
 impl Shared {
-    fn find(&self, name: String, instance: Instance, internet: bool) -> Result<Option<Started>, EngineError> {
+    fn find(&self, name: String, instance: Instance, egress: Policy) -> Result<Option<Started>, EngineError> {
         let Some(cgroup) = self.workshop.hierarchy.open_existing(&name) else { return Ok(None) };
         let Some(process) = open_process(instance.pid) else { return Ok(None) };
         // Checked after the descriptor is had: from here on it cannot become another's.
@@ -202,7 +202,7 @@ impl Shared {
         if !same || !cgroup.pids()?.contains(&instance.pid) || has_ended(&process) {
             return Ok(None);
         }
-        let network = Network::connect(instance.pid, internet.then_some(&self.egress))
+        let network = Network::connect(instance.pid, &self.egress, egress)
             .map_err(EngineError::io("connect the sandbox to the network"))?;
         let pool = &self.workshop.pool;
         let Some(Record { limit_bytes, shared_bytes, .. }) = Record::read(&pool.path_of(&name)) else {

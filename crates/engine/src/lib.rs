@@ -61,8 +61,8 @@ pub struct Boot {
     /// Read-only layers beneath the sandbox's own, newest first; see [`Engine::base_template`].
     pub template: rootfs::Template,
     pub limits: Limits,
-    /// Off: the sandbox has loopback only.
-    pub internet: bool,
+    /// What the sandbox may reach.
+    pub egress: net::Policy,
     /// What `/proc/sys/kernel/random/boot_id` shows.
     pub boot_id: String,
     pub hostname: String,

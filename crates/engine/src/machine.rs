@@ -87,6 +87,13 @@ impl Machine {
         net::dial_in(self.0.network.as_fd(), port).await
     }
 
+    /// Other rules for what the sandbox may reach, from now on. Connections that they do not allow are cut.
+    pub fn set_egress_rules(&self, rules: net::Rules) {
+        if let Some(egress) = &*self.0.egress.lock().unwrap_or_else(PoisonError::into_inner) {
+            egress.set_rules(rules);
+        }
+    }
+
     /// Stops every process where it is. Frozen already: success.
     pub async fn freeze(&self) -> Result<(), EngineError> {
         self.with_cgroup(|cgroup| Ok(cgroup.freeze()?)).await

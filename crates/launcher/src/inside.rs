@@ -124,12 +124,12 @@ fn enter(overlays: Vec<OwnedFd>, files: &Files) -> Result<(), Failure> {
 
 /// Writes the files by which the sandbox knows itself and finds others. They belong to the engine, which knows better than
 /// whatever a former boot left. But a sandbox whose disk is full, or whose user has broken `/etc`, must still start.
-fn write_names(hostname: &str, nameserver: Option<Ipv4Addr>) {
+fn write_names(hostname: &str, nameserver: Ipv4Addr) {
     let hosts = format!(
         "127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\nff02::1\tip6-allnodes\n\
          ff02::2\tip6-allrouters\n"
     );
-    let resolver = nameserver.map(|address| format!("nameserver {address}\n")).unwrap_or_default();
+    let resolver = format!("nameserver {nameserver}\n");
     let files = [("/etc/hostname", format!("{hostname}\n")), ("/etc/hosts", hosts), ("/etc/resolv.conf", resolver)];
     for (path, text) in files {
         let _ = write_if_different(Path::new(path), &text);

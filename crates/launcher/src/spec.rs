@@ -32,8 +32,8 @@ pub struct Spec {
     pub files: Files,
     pub hostname: String,
     pub boot_id: String,
-    /// None: no network but loopback.
-    pub nameserver: Option<Ipv4Addr>,
+    /// What `/etc/resolv.conf` names.
+    pub nameserver: Ipv4Addr,
     /// What `/dev/shm` may hold at most.
     pub shared_memory_bytes: u64,
 }

@@ -10,6 +10,8 @@ mod build;
 mod clock;
 mod config;
 mod create;
+mod egress;
+mod egress_log;
 mod error;
 mod fork;
 mod guest_call;
@@ -38,6 +40,8 @@ pub use build::{
 };
 pub use clock::{Clock, RuntimeClock, SystemClock};
 pub use config::SandboxesConfig;
+pub use egress::{EVERYTHING, Egress, Lists as EgressLists};
+pub use engine::net::InvalidRule;
 pub use error::{CreateError, OpenError, SandboxError};
 pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
 pub use local::LocalEngine;

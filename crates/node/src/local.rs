@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use engine::net::{Policy, Rules};
 use tokio::net::TcpStream;
 
 use crate::id::{FilesId, SandboxId};
@@ -36,7 +37,7 @@ fn names<T: ToString>(ids: &HashSet<T>) -> HashSet<String> {
 #[async_trait]
 impl Engine for LocalEngine {
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
-        let Boot { id, resources, internet, boot_id, mut guest } = boot;
+        let Boot { id, resources, egress, boot_id, mut guest } = boot;
         let template = self.engine.base_template().await.map_err(failed("cannot prepare the base template"))?;
         for (name, value) in &template.env {
             guest.env_vars.entry(name.clone()).or_insert_with(|| value.clone());
@@ -53,7 +54,7 @@ impl Engine for LocalEngine {
                 disk_mb: resources.disk_mb,
                 pids: resources.pids,
             },
-            internet,
+            egress,
             boot_id,
             guest_config,
         };
@@ -65,10 +66,10 @@ impl Engine for LocalEngine {
         &self,
         id: &SandboxId,
         instance: Instance,
-        internet: bool,
+        egress: Policy,
     ) -> Result<Option<Arc<dyn Machine>>, EngineError> {
         let Instance { pid, start_time } = instance;
-        let found = self.engine.adopt(id.as_str(), engine::Instance { pid, start_time }, internet).await;
+        let found = self.engine.adopt(id.as_str(), engine::Instance { pid, start_time }, egress).await;
         let machine = found.map_err(failed("cannot adopt the sandbox"))?;
         Ok(machine.map(|machine| Arc::new(LocalMachine(machine)) as Arc<dyn Machine>))
     }
@@ -105,6 +106,10 @@ impl Machine for LocalMachine {
 
     async fn dial(&self, port: u16) -> io::Result<TcpStream> {
         self.0.dial(port).await
+    }
+
+    fn set_egress_rules(&self, rules: Rules) {
+        self.0.set_egress_rules(rules);
     }
 
     async fn freeze(&self) -> Result<(), EngineError> {

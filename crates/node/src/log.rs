@@ -46,6 +46,10 @@ impl Log {
         self.insert(Entry { at, level, message: message.into(), fields: BTreeMap::new() });
     }
 
+    pub(crate) fn write_all(&mut self, entries: Vec<Entry>) {
+        entries.into_iter().for_each(|entry| self.insert(entry));
+    }
+
     /// What to ask the guest for: entries after this number.
     pub fn seen(&self) -> u64 {
         self.seen

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use engine::net::{Policy, Rules};
 use jiff::Timestamp;
 use protocol::guest::GuestConfig;
 use tokio::net::{TcpStream, UnixListener};
@@ -107,6 +108,11 @@ impl MemoryEngine {
         lock(&self.inner).machines.get(id).is_some_and(|machine| *lock(&machine.frozen))
     }
 
+    /// What a machine may reach now.
+    pub fn egress_of(&self, id: &SandboxId) -> Option<Rules> {
+        lock(&self.inner).machines.get(id).map(|machine| lock(&machine.egress).clone())
+    }
+
     /// Lets the kernel kill `count` processes of a machine for want of memory.
     pub fn run_out_of_memory(&self, id: &SandboxId, count: u64) {
         if let Some(machine) = lock(&self.inner).machines.get(id) {
@@ -139,6 +145,7 @@ impl Engine for MemoryEngine {
             freezing: Arc::clone(&inner.freezing),
             frozen: Mutex::new(false),
             oom_kills: AtomicU64::new(0),
+            egress: Mutex::new(boot.egress.rules.clone()),
             ended: CancellationToken::new(),
         });
         (self.guest)(listener, boot.guest.clone(), machine.ended.clone());
@@ -152,10 +159,13 @@ impl Engine for MemoryEngine {
         &self,
         id: &SandboxId,
         instance: Instance,
-        _internet: bool,
+        egress: Policy,
     ) -> Result<Option<Arc<dyn Machine>>, EngineError> {
         let found = lock(&self.inner).machines.get(id).cloned();
         let same = found.filter(|machine| machine.is_alive() && machine.instance == instance);
+        if let Some(machine) = &same {
+            machine.set_egress_rules(egress.rules);
+        }
         Ok(same.map(|machine| machine as Arc<dyn Machine>))
     }
 
@@ -199,6 +209,7 @@ struct MemoryMachine {
     freezing: Arc<tokio::sync::Mutex<()>>,
     frozen: Mutex<bool>,
     oom_kills: AtomicU64,
+    egress: Mutex<Rules>,
     ended: CancellationToken,
 }
 
@@ -230,6 +241,10 @@ impl Machine for MemoryMachine {
             Some(address) => TcpStream::connect(address).await,
             None => Err(io::ErrorKind::ConnectionRefused.into()),
         }
+    }
+
+    fn set_egress_rules(&self, rules: Rules) {
+        *lock(&self.egress) = rules;
     }
 
     async fn freeze(&self) -> Result<(), EngineError> {

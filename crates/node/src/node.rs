@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::SandboxesConfig;
+use crate::egress::Egress;
 use crate::error::{OpenError, SandboxError};
 use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::{Kept, State};
@@ -22,7 +23,7 @@ use crate::owner::{Command, OnRunning, Owner, Reply, Resume, Resumed};
 use crate::ports::{Engine, Machine, Records};
 use crate::records::SqliteRecords;
 use crate::sandbox::{OnTimeout, Record, Standing};
-use crate::world::{Live, View, World};
+use crate::world::{Handle, Live, View, World};
 
 /// An automatic resume gives at least this long: whoever sent the request cannot ask for more.
 const LEAST_WAKE: Duration = Duration::from_secs(300);
@@ -127,18 +128,15 @@ impl Node {
         if !removed.is_empty() {
             info!(count = removed.len(), "removed what was left of earlier sandboxes");
         }
-        let mut found = self.adopt_all(&kept, &mut running).await;
+        let owners: Vec<(Owner, Handle)> = kept.into_iter().map(|record| self.owner_of(record)).collect();
+        let mut found = self.adopt_all(&owners, &mut running).await;
         if running.len() < expected {
             // What could not be adopted must not run on unseen.
             engine.sweep(&running, &files).await?;
         }
-        for record in kept {
-            let state = match record.standing {
-                Standing::Running => State::Running,
-                Standing::Paused(kept) => State::Paused(kept),
-            };
-            let machine = found.remove(&record.id);
-            let (id, (mut owner, handle)) = (record.id.clone(), Owner::new(&self.world, record, state));
+        for (mut owner, handle) in owners {
+            let id = owner.record().id.clone();
+            let machine = found.remove(&id);
             self.world.register(id, handle);
             owner.restore(machine).await;
             self.tasks.spawn(owner.run());
@@ -146,17 +144,29 @@ impl Node {
         Ok(())
     }
 
-    /// Looks for the machines of `records`; those that are not found leave `running`.
+    /// Of a sandbox that an earlier server has left.
+    fn owner_of(&self, record: Record) -> (Owner, Handle) {
+        let state = match record.standing {
+            Standing::Running => State::Running,
+            Standing::Paused(kept) => State::Paused(kept),
+        };
+        Owner::new(&self.world, record, state)
+    }
+
+    /// Looks for the machines of `owners`; those that are not found leave `running`.
     async fn adopt_all(
         &self,
-        records: &[Record],
+        owners: &[(Owner, Handle)],
         running: &mut HashSet<SandboxId>,
     ) -> HashMap<SandboxId, Arc<dyn Machine>> {
-        let wanted = records.iter().filter_map(|record| record.instance.map(|instance| (record, instance)));
+        let wanted = owners.iter().filter_map(|(owner, _)| {
+            let record = owner.record();
+            Some((record.id.clone(), record.instance?, owner.egress_policy()))
+        });
         let mut adoptions = futures::stream::iter(wanted)
-            .map(|(record, instance)| async move {
-                let adopted = self.world.engine.adopt(&record.id, instance, record.internet()).await;
-                (record.id.clone(), adopted)
+            .map(|(id, instance, egress)| async move {
+                let adopted = self.world.engine.adopt(&id, instance, egress).await;
+                (id, adopted)
             })
             .buffer_unordered(ADOPTIONS);
         let mut found = HashMap::new();
@@ -262,6 +272,16 @@ impl Node {
     /// Makes the lease end `duration` from now unless it ends later anyway.
     pub async fn refresh(&self, id: &SandboxId, duration: Duration) -> Result<(), SandboxError> {
         self.ask(id, |reply| Command::Refresh { duration, reply }).await
+    }
+
+    /// Replaces what the sandbox may reach, running or paused. Connections that are not allowed any more are cut.
+    pub async fn set_egress(
+        &self,
+        id: &SandboxId,
+        egress: Egress,
+        allow_internet: Option<bool>,
+    ) -> Result<(), SandboxError> {
+        self.ask(id, |reply| Command::SetEgress { egress, allow_internet, reply }).await
     }
 
     /// Readings of the sandbox within both bounds, oldest first.

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use engine::net::{Policy, Rules};
 use jiff::Timestamp;
 use protocol::guest::GuestConfig;
 use tokio::net::TcpStream;
@@ -31,8 +32,8 @@ pub struct Instance {
 pub struct Boot {
     pub id: SandboxId,
     pub resources: Resources,
-    /// Off: the sandbox has loopback only.
-    pub internet: bool,
+    /// What the sandbox may reach, and who hears of it.
+    pub egress: Policy,
     pub boot_id: String,
     pub guest: GuestConfig,
 }
@@ -77,7 +78,7 @@ pub trait Engine: Send + Sync {
         &self,
         id: &SandboxId,
         instance: Instance,
-        internet: bool,
+        egress: Policy,
     ) -> Result<Option<Arc<dyn Machine>>, EngineError>;
     /// Ends every machine not in `running` and removes all files not in `files`. Returns what it removed.
     async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError>;
@@ -98,6 +99,8 @@ pub trait Machine: Send + Sync {
     fn guest_socket(&self) -> &Path;
     /// Connects to a port inside; refused when nothing listens there.
     async fn dial(&self, port: u16) -> io::Result<TcpStream>;
+    /// Other rules for what it may reach, from now on; connections that they do not allow are cut.
+    fn set_egress_rules(&self, rules: Rules);
     async fn freeze(&self) -> Result<(), EngineError>;
     /// Thawing what is not frozen succeeds.
     async fn thaw(&self) -> Result<(), EngineError>;

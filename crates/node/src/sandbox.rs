@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use engine::net::Rules;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::egress::Egress;
 use crate::id::{SandboxId, Token};
 use crate::lifecycle::Kept;
 use crate::ports::Instance;
@@ -53,8 +55,9 @@ pub struct Record {
     pub access_token: Option<Token>,
     /// Opens every other port, when public traffic is not allowed.
     pub traffic_token: Option<Token>,
-    /// As the create call said it; absent means allowed.
+    /// As the last call said it; absent means allowed.
     pub allow_internet: Option<bool>,
+    pub egress: Egress,
     pub on_timeout: OnTimeout,
     pub auto_resume: bool,
     pub metadata: BTreeMap<String, String>,
@@ -68,8 +71,9 @@ pub struct Record {
 }
 
 impl Record {
-    pub(crate) fn internet(&self) -> bool {
-        self.allow_internet != Some(false)
+    /// What the sandbox may reach.
+    pub(crate) fn egress_rules(&self) -> Rules {
+        self.egress.rules(self.allow_internet != Some(false))
     }
 }
 
@@ -95,6 +99,7 @@ pub struct NewSandbox {
     pub secure: bool,
     pub public_traffic: bool,
     pub allow_internet: Option<bool>,
+    pub egress: Egress,
     pub on_timeout: OnTimeout,
     pub auto_resume: bool,
     pub metadata: BTreeMap<String, String>,

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use engine::net::Decision;
+use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -13,6 +15,7 @@ use tracing::warn;
 use crate::build::Builds;
 use crate::clock::Clock;
 use crate::config::SandboxesConfig;
+use crate::egress_log::EgressLog;
 use crate::error::SandboxError;
 use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::State;
@@ -64,6 +67,7 @@ pub struct Live {
 pub(crate) struct Notes {
     readings: Mutex<Readings>,
     log: Mutex<Log>,
+    egress: Mutex<EgressLog>,
 }
 
 impl Notes {
@@ -73,6 +77,18 @@ impl Notes {
 
     pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down a decision about the way out, or counts it.
+    pub(crate) fn decided(&self, now: Timestamp, decision: Decision) {
+        let entries = self.egress.lock().unwrap_or_else(PoisonError::into_inner).take(now, decision);
+        self.log().write_all(entries);
+    }
+
+    /// Writes down what was only counted so far, if it is time.
+    pub(crate) fn settle_decisions(&self, now: Timestamp) {
+        let entries = self.egress.lock().unwrap_or_else(PoisonError::into_inner).settle(now);
+        self.log().write_all(entries);
     }
 }
 

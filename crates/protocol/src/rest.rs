@@ -87,6 +87,9 @@ pub struct Network {
     pub allow_out: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deny_out: Option<Vec<String>>,
+    /// The older form: these are allowed and everything else is denied. Never in answers.
+    #[serde(rename = "egressCIDRs", skip_serializing_if = "Option::is_none")]
+    pub egress_cidrs: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress_proxy: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]

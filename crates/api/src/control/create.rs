@@ -82,6 +82,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
     let secure = generation == Generation::B || secure != Some(false);
     let network = network.unwrap_or_default();
     network::check(&network)?;
+    let egress = network::egress(&network, allow_internet_access)?;
     let public_traffic = network.allow_public_traffic.unwrap_or(true);
     if !public_traffic && !secure {
         return Err(Failure::bad_request("network.allowPublicTraffic: private traffic needs a secured sandbox"));
@@ -108,6 +109,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
         secure,
         public_traffic,
         allow_internet: allow_internet_access,
+        egress,
         on_timeout,
         auto_resume,
         metadata: metadata.unwrap_or_default(),

@@ -98,6 +98,7 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
         (GET, ["sandboxes", sandbox, "metrics"]) => metrics::range(app, &id(sandbox)?, &request),
         (GET, ["sandboxes", sandbox, "logs"]) => logs::first_generation(app, &id(sandbox)?, &request).await,
         (GET, ["v2", "sandboxes", sandbox, "logs"]) => logs::second_generation(app, &id(sandbox)?, &request).await,
+        (&Method::PUT, ["sandboxes", sandbox, "network"]) => network::update(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "fork"]) => snapshots::fork(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "snapshots"]) => snapshots::take(app, &id(sandbox)?, request).await,
         (GET, ["snapshots"]) => snapshots::list(app, &request),

@@ -1,15 +1,20 @@
-//! What a create may say about networks, identities and volumes: checked as E2B checks it, then answered 501 where it asks
-//! for something that is not built yet, since ignoring a restriction would be worse than refusing it.
+//! What a create or an update may say about networks, identities and volumes: checked as E2B checks it, then answered 501 where
+//! it asks for something that is not built yet, since ignoring a restriction would be worse than refusing it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
-use http::StatusCode;
+use http::{Request, StatusCode};
+use node::{EVERYTHING, Egress, EgressLists, SandboxId};
 use protocol::guest::ENVD_PORT;
-use protocol::rest::{Network, VolumeMount};
+use protocol::rest::{Network, NetworkUpdate, VolumeMount};
 use serde_json::Value;
 
 use super::failure::Failure;
+use super::{Answer, payload};
+use crate::body;
+use crate::content::Content;
+use crate::server::App;
 
 const MOST_RULES: usize = 10;
 const MOST_RULE_HEADERS: usize = 20;
@@ -17,34 +22,64 @@ const LONGEST_DOMAIN: usize = 128;
 const LONGEST_HEADER_NAME: usize = 64;
 const LONGEST_HEADER_VALUE: usize = 2048;
 const MOST_IAM_TOKENS: usize = 5;
-const EVERYTHING: &str = "0.0.0.0/0";
+/// Every connection is held against each of them.
+const MOST_ENTRIES: usize = 4096;
 
-/// Refuses what is wrong whether or not it is built.
+/// Refuses what is wrong whether or not it is built, besides what the sandbox may reach: see [`egress`].
 pub(super) fn check(network: &Network) -> Result<(), Failure> {
-    let denied = network.deny_out.as_deref().unwrap_or_default();
-    if let Some(entry) = denied.iter().find(|entry| !is_range(entry)) {
-        return Err(Failure::bad_request(format!("network.denyOut: '{entry}' is not an IP address or CIDR range")));
-    }
-    let allowed = network.allow_out.as_deref().unwrap_or_default();
-    let domain = allowed.iter().find(|entry| !is_range(entry));
-    if let Some(domain) = domain
-        && !denied.iter().any(|entry| entry == EVERYTHING)
-    {
-        return Err(Failure::bad_request(format!(
-            "network.allowOut: the domain '{domain}' needs '{EVERYTHING}' in network.denyOut"
-        )));
-    }
     if network.mask_request_host.as_ref().is_some_and(|host| !host.is_ascii()) {
         return Err(Failure::bad_request("network.maskRequestHost must be ASCII"));
     }
     if network.https_ports.iter().flatten().any(|port| *port == u32::from(ENVD_PORT)) {
         return Err(Failure::bad_request(format!("network.httpsPorts must not hold {ENVD_PORT}")));
     }
-    let servers = network.dns_servers.iter().flatten();
-    if let Some(server) = servers.into_iter().find(|server| server.parse::<std::net::Ipv4Addr>().is_err()) {
-        return Err(Failure::bad_request(format!("network.dnsServers: '{server}' is not an IPv4 address")));
-    }
     network.rules.as_ref().map_or(Ok(()), check_rules)
+}
+
+/// `PUT /sandboxes/{id}/network`: what is left out is cleared.
+pub(super) async fn update(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
+    let NetworkUpdate { allow_out, deny_out, dns_servers, egress_proxy, rules, allow_internet_access } =
+        payload::read_json(request).await?;
+    let network = Network { allow_out, deny_out, dns_servers, egress_proxy, rules, ..Network::default() };
+    check(&network)?;
+    let egress = egress(&network, allow_internet_access)?;
+    refuse_unbuilt(&network, None, &[])?;
+    app.node.set_egress(id, egress, allow_internet_access).await?;
+    Ok(body::empty(StatusCode::NO_CONTENT))
+}
+
+/// What a sandbox may reach, as the lists say.
+pub(super) fn egress(network: &Network, allow_internet: Option<bool>) -> Result<Egress, Failure> {
+    let mut allow_out = network.allow_out.clone().unwrap_or_default();
+    let mut deny_out = network.deny_out.clone().unwrap_or_default();
+    if let Some(ranges) = &network.egress_cidrs {
+        if let Some(entry) = ranges.iter().find(|entry| !is_range(entry)) {
+            let message = format!("network.egressCIDRs: '{entry}' is not an IP address or CIDR range");
+            return Err(Failure::bad_request(message));
+        }
+        allow_out.extend(ranges.iter().cloned());
+        deny_out.push(EVERYTHING.to_owned());
+    }
+    let everything_denied = allow_internet == Some(false) || deny_out.iter().any(|entry| entry == EVERYTHING);
+    if allow_out.len() + deny_out.len() > MOST_ENTRIES {
+        return Err(Failure::bad_request(format!("network: more than {MOST_ENTRIES} entries in its lists")));
+    }
+    let dns_servers = network.dns_servers.iter().flatten().map(|server| {
+        let wrong = || Failure::bad_request(format!("network.dnsServers: '{server}' is not an IPv4 address"));
+        server.parse().map_err(|_| wrong())
+    });
+    let dns_servers = dns_servers.collect::<Result<_, _>>()?;
+    let domain = allow_out.iter().find(|entry| !is_range(entry)).cloned();
+    let egress = Egress::try_from(EgressLists { allow_out, deny_out, dns_servers }).map_err(|wrong| {
+        let list = if wrong.names_too { "allowOut" } else { "denyOut" };
+        Failure::bad_request(format!("network.{list}: {wrong}"))
+    })?;
+    match domain.filter(|_| !everything_denied) {
+        Some(domain) => Err(Failure::bad_request(format!(
+            "network.allowOut: the domain '{domain}' needs '{EVERYTHING}' in network.denyOut"
+        ))),
+        None => Ok(egress),
+    }
 }
 
 fn is_range(entry: &str) -> bool {
@@ -113,22 +148,20 @@ pub(super) fn check_iam(iam: &Value) -> Result<(), Failure> {
 pub(super) fn refuse_unbuilt(network: &Network, iam: Option<&Value>, mounts: &[VolumeMount]) -> Result<(), Failure> {
     let Network {
         allow_public_traffic: _,
-        allow_out,
-        deny_out,
+        allow_out: _,
+        deny_out: _,
+        egress_cidrs: _,
         egress_proxy,
         mask_request_host,
         rules,
-        dns_servers,
+        dns_servers: _,
         https_ports,
     } = network;
     let has_tokens = iam.and_then(|iam| iam.get("tokens")?.as_object()).is_some_and(|tokens| !tokens.is_empty());
     let asked = [
-        ("network.allowOut", allow_out.as_ref().is_some_and(|list| !list.is_empty())),
-        ("network.denyOut", deny_out.as_ref().is_some_and(|list| !list.is_empty())),
         ("network.egressProxy", egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null())),
         ("network.maskRequestHost", mask_request_host.as_ref().is_some_and(|host| !host.is_empty())),
         ("network.rules", rules.as_ref().is_some_and(|rules| !rules.is_empty())),
-        ("network.dnsServers", dns_servers.as_ref().is_some_and(|list| !list.is_empty())),
         ("network.httpsPorts", https_ports.as_ref().is_some_and(|list| !list.is_empty())),
         ("iam", has_tokens),
         ("volumeMounts", !mounts.is_empty()),

@@ -29,7 +29,6 @@ pub(super) fn answer(method: &Method, segments: &[&str]) -> Answer {
     };
     let not_found = || Failure::new(StatusCode::NOT_FOUND, format!("path '/{path}' not found"));
     let unbuilt = match (generation, rest) {
-        (None, ["sandboxes", _, "network"]) => *method == Method::PUT,
         (None, ["snapshots"]) => false,
         (_, [first, ..]) => PREFIXES.contains(first),
         _ => false,

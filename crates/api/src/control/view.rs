@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use node::lifecycle::Kept;
-use node::{Created, OnTimeout, Record, Seen, Standing};
+use node::{Created, EgressLists, OnTimeout, Record, Seen, Standing};
 use protocol::guest::ENVD_VERSION;
 use protocol::rest::{self, Lifecycle, ListedSandbox, Network, PauseMode, Sandbox, SandboxDetail, SandboxState};
 
@@ -56,7 +56,15 @@ pub(super) fn listed(seen: &Seen) -> ListedSandbox {
 
 pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {
     let record: &Record = &seen.record;
-    let network = Network { allow_public_traffic: Some(record.traffic_token.is_none()), ..Network::default() };
+    let EgressLists { allow_out, deny_out, dns_servers } = record.egress.lists().clone();
+    let some = |list: Vec<String>| Some(list).filter(|list| !list.is_empty());
+    let network = Network {
+        allow_public_traffic: Some(record.traffic_token.is_none()),
+        allow_out: some(allow_out),
+        deny_out: some(deny_out),
+        dns_servers: some(dns_servers.iter().map(ToString::to_string).collect()),
+        ..Network::default()
+    };
     SandboxDetail {
         listed: listed(seen),
         envd_access_token: record.access_token.as_ref().map(|token| token.reveal().to_owned()),

@@ -54,7 +54,7 @@ async fn both_generations_create() {
     let boots = server.engine.boots();
     assert_eq!(boots[2].guest.env_vars.get("E").map(String::as_str), Some("1"));
     assert_eq!(boots[0].guest.system_env.get("E2B_SANDBOX").map(String::as_str), Some("true"));
-    assert!(boots[0].internet);
+    assert_eq!(boots[0].egress.rules, engine::net::Rules::default());
 }
 
 #[tokio::test]
@@ -118,11 +118,6 @@ async fn a_create_that_is_wrong_says_what() {
             "iam.tokens: the type of 't' must be JWT-SVID",
         ),
         (
-            r#"{"templateID":"base","network":{"denyOut":["0.0.0.0/0"]}}"#,
-            501,
-            "network.denyOut is not implemented by this server yet",
-        ),
-        (
             r#"{"templateID":"base","network":{"rules":{"a.b":[]}}}"#,
             501,
             "network.rules is not implemented by this server yet",
@@ -183,7 +178,7 @@ async fn unknown_and_unbuilt_calls_are_told_apart() {
         ("POST /sandboxes/iabc/snapshots", 404),
         ("GET /sandboxes/iabc/fork", 405),
         ("POST /snapshots", 405),
-        ("PUT /sandboxes/iabc/network", 501),
+        ("PUT /sandboxes/iabc/network", 404),
         ("POST /v3/templates", 400),
         ("PUT /templates/t/files/x", 411),
         ("GET /templates/aliases/team%2Fname", 404),

@@ -3,5 +3,6 @@
 mod control;
 mod edge;
 mod elsewhere;
+mod network;
 mod snapshots;
 mod support;

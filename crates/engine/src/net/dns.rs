@@ -1,7 +1,8 @@
 //! The name server of a sandbox: passes questions to the host's name servers and filters what comes back.
 //!
 //! A question goes out as it came, with an identifier and from a port of our own; an answer that nothing is taken from goes back
-//! as it came. Over UDP a truncated answer is passed on, and the client asks again over TCP.
+//! as it came. Over UDP a truncated answer is passed on, and the client asks again over TCP. A name that the sandbox's rules do
+//! not let it ask for is refused and asked of nobody.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,9 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answers::{self, Mention};
+use super::decision::{Decision, Protocol};
 use super::host::{Guard, is_routed};
-use super::nameservers::Nameservers;
-use super::policy::{self, Named};
+use super::nameservers::{self, Nameservers};
 
 /// Most questions of a sandbox in the air; more are dropped, and clients ask again.
 const MOST_QUESTIONS: usize = 256;
@@ -75,13 +76,18 @@ impl Resolver {
             Ok(message) if message.queries.len() == 1 => message,
             _ => return failure(question, ResponseCode::FormErr),
         };
+        let name = asked.queries[0].name().to_lowercase().to_ascii();
+        let name = name.strip_suffix('.').unwrap_or(&name);
+        if !self.may_ask(name) {
+            return failure(question, ResponseCode::Refused);
+        }
         let deadline = Instant::now() + PATIENCE;
-        let servers = self.nameservers.current();
+        let servers = self.servers();
         for server in servers.iter().cycle().take(servers.len() * ROUNDS) {
             let end = deadline.min(Instant::now() + ATTEMPT);
             let reply = timeout_at(end, ask(*server, question, &asked, transport)).await;
             match reply {
-                Ok(Ok((bytes, message))) => return self.present(bytes, message, asked.metadata.id),
+                Ok(Ok((bytes, message))) => return self.present(name, bytes, message, asked.metadata.id),
                 Ok(Err(error)) => tracing::debug!(%server, %error, "a name server gave no answer"),
                 Err(_) => tracing::debug!(%server, "a name server gave no answer in time"),
             }
@@ -92,17 +98,47 @@ impl Resolver {
         failure(question, ResponseCode::ServFail)
     }
 
+    /// Whether the rules let `name` be asked for, told to whoever listens if they have a say.
+    fn may_ask(&self, name: &str) -> bool {
+        let rules = self.guard.rules();
+        let allowed = rules.may_ask(name);
+        if rules.restricts_names() {
+            let reason = if allowed { "an allowed name" } else { "not a name that the sandbox's rules allow" };
+            self.tell(allowed, name, None, reason.to_owned());
+        }
+        allowed
+    }
+
+    fn tell(&self, allowed: bool, name: &str, address: Option<IpAddr>, reason: String) {
+        let (protocol, name) = (Protocol::Dns, Some(name.to_owned()));
+        self.guard.tell(Decision { allowed, protocol, address, port: None, name, reason });
+    }
+
+    /// Those that the sandbox's rules name, if they may be asked, else the host's.
+    fn servers(&self) -> Vec<SocketAddr> {
+        let rules = self.guard.rules();
+        if rules.nameservers().is_empty() {
+            return self.nameservers.current();
+        }
+        let may_be_asked = |server: &SocketAddr| match self.guard.check_nameserver(server.ip()) {
+            Ok(()) => true,
+            Err(reason) => {
+                tracing::debug!(%server, %reason, "a name server of the sandbox's rules is not asked");
+                false
+            }
+        };
+        let named = rules.nameservers().iter().map(|server| SocketAddr::from((*server, nameservers::PORT)));
+        named.filter(may_be_asked).collect()
+    }
+
     /// What the sandbox sees of a name server's answer.
-    fn present(&self, mut bytes: Vec<u8>, mut message: Message, id: u16) -> Option<Vec<u8>> {
-        let name = message.queries.first().map(|query| query.name().to_ascii()).unwrap_or_default();
-        let allowed = policy::name_is_allowed(&name, &self.guard.config);
+    fn present(&self, name: &str, mut bytes: Vec<u8>, mut message: Message, id: u16) -> Option<Vec<u8>> {
         let removed = answers::filter(&mut message, |Mention { address, asked, time_to_live }| {
-            let named = if allowed && *asked { Named::Allowed } else { Named::No };
-            match self.guard.admit(*address, named, *time_to_live) {
+            match self.guard.admit(*address, asked.then_some(name), *time_to_live) {
                 // Without a way there, a client would only lose time on it.
                 Ok(()) => address.is_ipv4() || is_routed(*address),
                 Err(reason) => {
-                    tracing::debug!(name, %address, %reason, "took an address out of an answer");
+                    self.tell(false, name, Some(*address), reason.to_string());
                     false
                 }
             }

@@ -12,12 +12,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
 use tracing::Instrument;
 
+use super::decision::{Decision, Policy, Protocol};
 use super::device::{self, Device, Tun};
 use super::dns::{Resolver, Transport};
 use super::host::Guard;
+use super::opening::Opening;
 use super::packet::{self, Content, Datagram, MAX_FRAME, Segment, Unreachable, VNET};
 use super::policy::Denied;
-use super::relay::{abort, relay};
+use super::relay::{abort, relay, relay_if};
+use super::rules::{Leave, Rules};
 use super::tcp::{self, DialFailure, FlowId, Outbound, State, Target, gateway};
 use super::{EgressConfig, GATEWAY_V4, GATEWAY_V6, NAMESERVER, SANDBOX_V4, SANDBOX_V6, udp};
 
@@ -34,41 +37,52 @@ thread_local! {
 
 /// A sandbox's connection to the world outside. Dropping it cuts every flow and leaves the device in place, so that another
 /// `Egress` can attach to it.
-#[derive(Debug)]
 pub struct Egress {
     task: JoinHandle<()>,
+    guard: Arc<Guard>,
 }
 
 impl Egress {
-    /// Connects the sandbox with network namespace `netns`, new or cut off earlier.
+    /// Connects the sandbox with network namespace `netns`, new or cut off earlier, to what `policy` lets it reach.
     ///
     /// Must be called inside a Tokio runtime, which then serves the sandbox. Blocks for about a millisecond, or up to two
     /// seconds while another `Egress` of the sandbox is being dropped.
     ///
     /// # Errors
     /// Those of the kernel: no TUN device to be had, or no privilege.
-    pub fn attach(netns: BorrowedFd<'_>, config: Arc<EgressConfig>) -> io::Result<Self> {
+    pub fn attach(netns: BorrowedFd<'_>, config: Arc<EgressConfig>, policy: Policy) -> io::Result<Self> {
         let Device { tun, listener_v4, listener_v6 } = device::set_up(netns)?;
-        let guard = Arc::new(Guard::new(config));
+        let guard = Arc::new(Guard::new(config, policy));
         let server = Server {
             tun: Arc::new(Tun::new(tun)?),
             listener_v4: Listener::new(listener_v4)?,
             listener_v6: listener_v6.map(Listener::new).transpose()?,
             resolver: Arc::new(Resolver::new(Arc::clone(&guard))),
-            guard,
+            guard: Arc::clone(&guard),
             tcp: tcp::Flows::default(),
             udp: udp::Flows::default(),
             tasks: JoinSet::new(),
             next_sweep: None,
         };
         let task = tokio::spawn(server.run().in_current_span());
-        Ok(Self { task })
+        Ok(Self { task, guard })
+    }
+
+    /// Other rules from now on. Connections that they do not allow are cut.
+    pub fn set_rules(&self, rules: Rules) {
+        self.guard.set_rules(rules);
     }
 
     /// Cuts every flow and returns when nothing serves the sandbox any more.
     pub async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await; // Ends as cancelled.
+    }
+}
+
+impl std::fmt::Debug for Egress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Egress").finish_non_exhaustive()
     }
 }
 
@@ -114,6 +128,7 @@ struct Server {
 impl Server {
     async fn run(mut self) {
         let mut sweep = pin!(tokio::time::sleep(Duration::ZERO));
+        let mut changes = self.guard.changes();
         loop {
             let tun = Arc::clone(&self.tun);
             tokio::select! {
@@ -136,6 +151,11 @@ impl Server {
                     }
                 },
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+                // The other end is in the guard, which lives as long as this.
+                Ok(()) = changes.changed() => {
+                    let guard = &self.guard;
+                    self.udp.retain(|target, leave| guard.check(target.ip()) == Ok(leave));
+                }
                 () = sweep.as_mut(), if self.next_sweep.is_some() => {
                     self.next_sweep = self.tcp.sweep(Instant::now());
                     arm(sweep.as_mut(), self.next_sweep);
@@ -213,8 +233,7 @@ impl Server {
             }
             return;
         }
-        if let Err(reason) = self.guard.check(target.ip()) {
-            tracing::debug!(%target, %reason, "refused a connection");
+        if self.guard.judge(target, Protocol::Tcp).is_err() {
             return self.reset(segment);
         }
         let (tasks, syn) = (&mut self.tasks, frame.to_vec());
@@ -266,16 +285,17 @@ impl Server {
     /// Joins an accepted connection with its target. Only connections that we have let in come from the gateway.
     fn pair(&mut self, stream: TcpStream, peer: SocketAddr) {
         let port = peer.port();
-        let ours = self.tcp.by_port(port).is_some_and(|flow| gateway(flow.client.ip()) == peer.ip() && flow.is_ready());
-        if !ours {
+        let ours = |flow: &&tcp::Flow| gateway(flow.client.ip()) == peer.ip() && flow.is_ready();
+        let Some(to) = self.tcp.by_port(port).filter(ours).map(|flow| flow.target) else {
             return abort(stream);
-        }
+        };
         let _ = tcp::prepare(&stream); // A slower connection is still one.
         let (tasks, resolver) = (&mut self.tasks, Arc::clone(&self.resolver));
+        let guard = Arc::clone(&self.guard);
         self.tcp.take(port, |id, target| {
             tasks.spawn(async move {
                 match target {
-                    Target::Stream(outside) => relay(stream, outside).await,
+                    Target::Stream(outside) => carry(&guard, to, stream, outside).await,
                     Target::Resolver => resolver.serve(stream).await,
                 }
                 Ended::Relay { port, id }
@@ -289,19 +309,17 @@ impl Server {
             return self.question(source, frame[payload].to_vec());
         }
         if let Some(flow) = self.udp.find((source, destination)) {
-            return flow.send(&frame[payload], &self.tun);
+            return self.send(&Arc::clone(flow), destination, frame, payload);
         }
-        if let Err(reason) = self.guard.check(destination.ip()) {
-            tracing::debug!(target = %destination, %reason, "refused a datagram");
+        let leave = match self.guard.judge(destination, Protocol::Udp) {
+            Ok(leave) => leave,
             // What goes to a group gets no answer, by the rules of ICMP.
-            if reason != Denied::NotAMachine {
-                self.refuse(frame, Unreachable::Prohibited);
-            }
-            return;
-        }
-        match udp::Flow::open((source, destination)) {
+            Err(Denied::NotAMachine) => return,
+            Err(_) => return self.refuse(frame, Unreachable::Prohibited),
+        };
+        match udp::Flow::open((source, destination), leave) {
             Ok(flow) => {
-                flow.send(&frame[payload], &self.tun);
+                self.send(&flow, destination, frame, payload);
                 let receiving = Arc::clone(&flow).receive(Arc::clone(&self.tun));
                 let task = self.tasks.spawn(async move { Ended::Udp(receiving.await) });
                 self.udp.insert(flow, task);
@@ -311,6 +329,15 @@ impl Server {
                 self.refuse(frame, Unreachable::Host);
             }
         }
+    }
+
+    fn send(&self, flow: &udp::Flow, target: SocketAddr, frame: &[u8], payload: std::ops::Range<usize>) {
+        if flow.may_carry(&frame[payload.clone()]) {
+            return flow.send(&frame[payload], &self.tun);
+        }
+        let reason = "QUIC hides which name it is for, and only a name allows this address".to_owned();
+        self.guard.tell(Decision { reason, ..Decision::about(target, Protocol::Udp) });
+        self.refuse(frame, Unreachable::Prohibited);
     }
 
     fn question(&mut self, client: SocketAddr, question: Vec<u8>) {
@@ -354,6 +381,40 @@ impl Server {
             self.tun.send(&answer);
         }
     }
+}
+
+/// Carries a connection for as long as the rules allow it.
+async fn carry(guard: &Guard, target: SocketAddr, inside: TcpStream, outside: TcpStream) {
+    let mut changes = guard.changes();
+    // Asked again, since the rules may have changed while the target was dialled.
+    let Ok(leave) = guard.check(target.ip()) else {
+        abort(inside);
+        return abort(outside);
+    };
+    let carried = async {
+        match leave {
+            Leave::Address => relay(inside, outside).await,
+            Leave::Name => relay_if(inside, outside, |opening| is_for_an_allowed_name(guard, target, opening)).await,
+        }
+    };
+    tokio::select! {
+        () = carried => {}
+        () = guard.revoked(&mut changes, target.ip(), leave) => {}
+    }
+}
+
+/// Whether a connection that only a name allows is meant for such a name, as far as it says.
+fn is_for_an_allowed_name(guard: &Guard, target: SocketAddr, opening: &Opening) -> bool {
+    let (name, reason) = match opening {
+        Opening::Nameless => return true,
+        Opening::Name(name) if guard.rules().names_it(name) => return true,
+        Opening::Name(name) => {
+            (Some(name.clone()), "the connection is for a name that the sandbox's rules do not allow")
+        }
+        Opening::Unclear | Opening::Unfinished => (None, "it cannot be read for which name the connection is"),
+    };
+    guard.tell(Decision { name, reason: reason.to_owned(), ..Decision::about(target, Protocol::Tcp) });
+    false
 }
 
 async fn accept(v4: &Listener, v6: Option<&Listener>) -> io::Result<(TcpStream, SocketAddr)> {

@@ -1,13 +1,17 @@
 //! The policy applied to one sandbox, with what is known about the host and about names the sandbox has resolved.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
 use super::EgressConfig;
+use super::decision::{Decision, Journal, Policy, Protocol};
 use super::netlink::{Netlink, Route};
 use super::policy::{self, Denied, Named};
+use super::rules::{Leave, Rules};
 
 /// How long a list of the host's addresses is used.
 const ADDRESSES_FRESH: Duration = Duration::from_secs(3);
@@ -15,11 +19,14 @@ const ADDRESSES_FRESH: Duration = Duration::from_secs(3);
 const NAME_GRACE: Duration = Duration::from_secs(60);
 /// A time to live beyond this is a mistake.
 const LONGEST_NAME: Duration = Duration::from_secs(24 * 3600);
-/// Most addresses remembered for allowed names.
-const MOST_NAMED: usize = 4096;
+/// Most addresses whose names are remembered, and most names of each: a sandbox asks for what it likes.
+const MOST_NAMED: usize = 1024;
+const MOST_NAMES: usize = 8;
 
 pub(super) struct Guard {
     pub(super) config: Arc<EgressConfig>,
+    rules: watch::Sender<Arc<Rules>>,
+    journal: Journal,
     state: Mutex<State>,
 }
 
@@ -27,51 +34,124 @@ pub(super) struct Guard {
 struct State {
     addresses: HashSet<IpAddr>,
     listed: Option<Instant>,
-    named: HashMap<IpAddr, Instant>,
+    /// What led to an address, and until when that counts.
+    names: HashMap<IpAddr, Vec<(String, Instant)>>,
+}
+
+impl State {
+    fn names_of(&self, address: IpAddr) -> impl Iterator<Item = &str> + Clone {
+        let now = Instant::now();
+        let known = self.names.get(&address).into_iter().flatten();
+        known.filter(move |(_, until)| *until > now).map(|(name, _)| name.as_str())
+    }
+
+    fn remember(&mut self, address: IpAddr, name: &str, until: Instant) {
+        if self.names.len() >= MOST_NAMED && !self.names.contains_key(&address) {
+            let last = |names: &[(String, Instant)]| names.iter().map(|(_, until)| *until).max();
+            let first_to_end = self.names.iter().min_by_key(|(_, names)| last(names)).map(|(address, _)| *address);
+            first_to_end.and_then(|address| self.names.remove(&address));
+        }
+        let names = self.names.entry(address).or_default();
+        match names.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = until.max(*known),
+            None => {
+                if names.len() >= MOST_NAMES {
+                    names.remove(0);
+                }
+                names.push((name.to_owned(), until));
+            }
+        }
+    }
 }
 
 impl Guard {
-    pub(super) fn new(config: Arc<EgressConfig>) -> Self {
-        Self { config, state: Mutex::default() }
+    pub(super) fn new(config: Arc<EgressConfig>, policy: Policy) -> Self {
+        let Policy { rules, journal } = policy;
+        Self { config, rules: watch::Sender::new(Arc::new(rules)), journal, state: Mutex::default() }
     }
 
-    /// Whether the sandbox may reach `address` now. What cannot be found out about the host counts as a refusal.
-    pub(super) fn check(&self, address: IpAddr) -> Result<(), Denied> {
-        let mut netlink = Netlink::open().map_err(|_| Denied::Host)?;
-        let mut state = self.fresh(&mut netlink)?;
-        let named = match state.named.get(&address) {
-            Some(until) if *until > Instant::now() => Named::Allowed,
-            Some(_) => {
-                state.named.remove(&address);
-                Named::No
+    pub(super) fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.borrow())
+    }
+
+    /// Other rules from now on. What they do not allow is cut: see [`Guard::revoked`].
+    pub(super) fn set_rules(&self, rules: Rules) {
+        self.rules.send_replace(Arc::new(rules));
+    }
+
+    /// Sees each change of the rules.
+    pub(super) fn changes(&self) -> watch::Receiver<Arc<Rules>> {
+        self.rules.subscribe()
+    }
+
+    /// Resolves when one of the `changes` no longer lets `address` be reached by what it was reached by.
+    pub(super) async fn revoked(&self, changes: &mut watch::Receiver<Arc<Rules>>, address: IpAddr, leave: Leave) {
+        while changes.changed().await.is_ok() {
+            match self.check(address) {
+                Ok(Leave::Address) => {}
+                Ok(Leave::Name) if leave == Leave::Name => {}
+                _ => return,
             }
-            None => Named::No,
-        };
-        policy::judge(address, &state.addresses, &self.config, named)?;
-        drop(state);
-        // The list may be seconds old and knows nothing of routes that lead to the host; the kernel's answer is exact.
-        match netlink.route(address) {
-            Ok(Route::Elsewhere | Route::None) => Ok(()),
-            Ok(Route::HostOrGroup) | Err(_) => Err(Denied::Host),
         }
     }
 
-    /// Whether an answer of the name system may mention `address`; if `named` says an allowed name led to it, it may be
-    /// reached for as long as the answer lives.
-    pub(super) fn admit(&self, address: IpAddr, named: Named, time_to_live: Duration) -> Result<(), Denied> {
+    /// Whether the sandbox may reach `target` now, told to whoever listens.
+    pub(super) fn judge(&self, target: SocketAddr, protocol: Protocol) -> Result<Leave, Denied> {
+        let verdict = self.check(target.ip());
+        if verdict.is_err() || !self.rules.borrow().is_empty() {
+            let name = {
+                let state = self.state.lock().expect("no code panics while it holds this lock");
+                let rules = self.rules();
+                let names = state.names_of(target.ip());
+                names.clone().find(|name| rules.names_it(name)).or_else(|| names.clone().last()).map(str::to_owned)
+            };
+            let reason = match &verdict {
+                Ok(Leave::Address) => "allowed by the sandbox's rules".to_owned(),
+                Ok(Leave::Name) => "an allowed name led there".to_owned(),
+                Err(denied) => denied.to_string(),
+            };
+            self.tell(Decision { allowed: verdict.is_ok(), name, reason, ..Decision::about(target, protocol) });
+        }
+        verdict
+    }
+
+    pub(super) fn tell(&self, decision: Decision) {
+        (self.journal)(decision);
+    }
+
+    /// Whether the sandbox may reach `address` now. What cannot be found out about the host counts as a refusal.
+    pub(super) fn check(&self, address: IpAddr) -> Result<Leave, Denied> {
+        let mut netlink = Netlink::open().map_err(|_| Denied::Host)?;
+        let state = self.fresh(&mut netlink)?;
+        let allowed = state.names_of(address).any(|name| policy::name_is_allowed(name, &self.config));
+        let named = if allowed { Named::Allowed } else { Named::No };
+        policy::judge(address, &state.addresses, &self.config, named)?;
+        let leave = self.rules.borrow().leave(address, state.names_of(address)).ok_or(Denied::Rules)?;
+        drop(state);
+        elsewhere(&mut netlink, address)?;
+        Ok(leave)
+    }
+
+    /// Whether the sandbox's owner may name `address` as a name server: rules say nothing about it, the machine does.
+    pub(super) fn check_nameserver(&self, address: IpAddr) -> Result<(), Denied> {
+        let mut netlink = Netlink::open().map_err(|_| Denied::Host)?;
+        let state = self.fresh(&mut netlink)?;
+        policy::judge(address, &state.addresses, &self.config, Named::No)?;
+        drop(state);
+        elsewhere(&mut netlink, address)
+    }
+
+    /// Whether an answer of the name system may mention `address`. If `name` was asked for and led to it, that counts for as
+    /// long as the answer lives.
+    pub(super) fn admit(&self, address: IpAddr, name: Option<&str>, time_to_live: Duration) -> Result<(), Denied> {
         let mut netlink = Netlink::open().map_err(|_| Denied::Host)?;
         let mut state = self.fresh(&mut netlink)?;
+        let allowed = name.is_some_and(|name| policy::name_is_allowed(name, &self.config));
+        let named = if allowed { Named::Allowed } else { Named::No };
         policy::judge(address, &state.addresses, &self.config, named)?;
-        if named == Named::Allowed {
-            let now = Instant::now();
-            if state.named.len() >= MOST_NAMED {
-                state.named.retain(|_, until| *until > now);
-            }
-            if state.named.len() < MOST_NAMED {
-                let until = now + NAME_GRACE + time_to_live.min(LONGEST_NAME);
-                let known = state.named.entry(address).or_insert(until);
-                *known = until.max(*known);
-            }
+        self.rules.borrow().leave(address, name.into_iter()).ok_or(Denied::Rules)?;
+        if let Some(name) = name {
+            state.remember(address, name, Instant::now() + NAME_GRACE + time_to_live.min(LONGEST_NAME));
         }
         Ok(())
     }
@@ -83,6 +163,14 @@ impl Guard {
             state.listed = Some(Instant::now());
         }
         Ok(state)
+    }
+}
+
+/// The list of addresses may be seconds old and knows nothing of routes that lead to the host; the kernel's answer is exact.
+fn elsewhere(netlink: &mut Netlink, address: IpAddr) -> Result<(), Denied> {
+    match netlink.route(address) {
+        Ok(Route::Elsewhere | Route::None) => Ok(()),
+        Ok(Route::HostOrGroup) | Err(_) => Err(Denied::Host),
     }
 }
 

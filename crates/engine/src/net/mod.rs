@@ -1,7 +1,7 @@
 //! The network of a sandbox: the way out, and the way in to its ports.
 //!
-//! A sandbox has a network namespace of its own with loopback and, when it may use the internet, one TUN device whose other end
-//! is an [`Egress`] in this process. No rule, bridge, address or route is added to the host.
+//! A sandbox has a network namespace of its own with loopback and one TUN device whose other end is an [`Egress`] in this process,
+//! which knows what the sandbox may reach and tells of every refusal, also where that is nothing. No rule, bridge, address or route is added to the host.
 //!
 //! ```text
 //!   sandbox's namespace                          this process                      host's namespace
@@ -13,27 +13,36 @@
 //! ```
 //!
 //! The sandbox's own kernel terminates TCP at a listener inside the namespace; packets are only rewritten, never reassembled.
-//! What reaches the policy is the address of the packet itself, so no name can be rebound between check and use.
+//! What reaches the policy is the address of the packet itself, so no name can be rebound between check and use. Where only a name
+//! allows an address, the name must have led there by an answer that passed through here, and what the connection itself asks
+//! for by name must be allowed, too.
 
 mod answers;
+mod decision;
 mod device;
 mod dns;
+mod domain;
 mod egress;
 mod host;
 mod nameservers;
 mod namespace;
 mod netlink;
+mod opening;
 mod packet;
 mod policy;
 mod relay;
+mod rules;
 mod tcp;
 mod udp;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+pub use decision::{Decision, Journal, Policy, Protocol};
+pub use domain::{Domain, InvalidDomain};
 pub use egress::Egress;
 pub use ipnet::IpNet;
 pub use namespace::dial_in;
+pub use rules::{InvalidRule, Rules};
 
 // Every sandbox has the same addresses: they are known in its namespace only. The range is reserved by RFC 7335 for links
 // between a machine and itself, so it hides nothing a sandbox could want to reach.

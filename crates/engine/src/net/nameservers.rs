@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-const PORT: u16 = 53;
+pub(super) const PORT: u16 = 53;
 /// How long the file's content is used before it is read again.
 const FRESH: Duration = Duration::from_secs(5);
 /// The C library asks no more than three.

@@ -15,6 +15,8 @@ use rustix::net::{RecvFlags, Shutdown, sockopt};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use super::opening::{self, Opening};
+
 /// Most bytes moved by one read.
 const CHUNK: usize = 256 * 1024;
 /// Chunks a direction may move before other tasks get their turn.
@@ -25,12 +27,71 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK].into_boxed_slice());
 }
 
+/// How long the rest of an opening may take once its first byte has come.
+const OPENING: Duration = Duration::from_secs(10);
+
 /// Relays until both directions have ended or one side fails.
 pub(super) async fn relay(inside: TcpStream, outside: TcpStream) {
-    if carry(&inside, &outside).await.is_err() {
+    if carry(&inside, &outside, Direction::default()).await.is_err() {
         abort(inside);
         abort(outside);
     }
+}
+
+/// As [`relay`], but what the inside says first is held back until `decide` lets it pass. The outside is heard meanwhile, since
+/// in some protocols it speaks first. A refusal resets both.
+pub(super) async fn relay_if(inside: TcpStream, outside: TcpStream, decide: impl Fn(&Opening) -> bool) {
+    let relayed = async {
+        let mut down = Direction::default();
+        let held = opening(&inside, &outside, &mut down, decide).await?;
+        send(&outside, &held).await?;
+        carry(&inside, &outside, down).await
+    };
+    if relayed.await.is_err() {
+        abort(inside);
+        abort(outside);
+    }
+}
+
+/// The first bytes of the inside, once `decide` agreed to what they say.
+async fn opening(
+    inside: &TcpStream,
+    outside: &TcpStream,
+    down: &mut Direction,
+    decide: impl Fn(&Opening) -> bool,
+) -> io::Result<Vec<u8>> {
+    let refused = || Err(io::ErrorKind::PermissionDenied.into());
+    let mut held = Vec::with_capacity(opening::LONGEST);
+    let mut patience = pin!(tokio::time::sleep(OPENING));
+    poll_fn(|context| {
+        down.poll(context, outside, inside)?;
+        loop {
+            if held.is_empty() {
+                patience.as_mut().reset(tokio::time::Instant::now() + OPENING);
+            } else if patience.as_mut().poll(context).is_ready() {
+                return Poll::Ready(refused());
+            }
+            ready!(inside.poll_read_ready(context))?;
+            let ended = or_nothing(inside.try_read_buf(&mut held))? == Some(0);
+            match opening::read(&held) {
+                Opening::Unfinished if ended && held.is_empty() => return Poll::Ready(Ok(Vec::new())),
+                Opening::Unfinished if ended => return Poll::Ready(refused()),
+                Opening::Unfinished => {}
+                said if decide(&said) => return Poll::Ready(Ok(std::mem::take(&mut held))),
+                _ => return Poll::Ready(refused()),
+            }
+        }
+    })
+    .await
+}
+
+async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        let sent = or_nothing(to.try_write(bytes))?.unwrap_or(0);
+        bytes = &bytes[sent..];
+    }
+    Ok(())
 }
 
 /// Closes a connection with a reset.
@@ -40,8 +101,8 @@ pub(super) fn abort(stream: TcpStream) {
     drop(stream);
 }
 
-async fn carry(inside: &TcpStream, outside: &TcpStream) -> io::Result<()> {
-    let (mut up, mut down) = (Direction::default(), Direction::default());
+async fn carry(inside: &TcpStream, outside: &TcpStream, mut down: Direction) -> io::Result<()> {
+    let mut up = Direction::default();
     // A reset must be noticed also while neither reading nor writing would tell: when a direction waits for its receiver.
     let mut broken_inside = pin!(inside.ready(Interest::ERROR));
     let mut broken_outside = pin!(outside.ready(Interest::ERROR));

@@ -14,7 +14,9 @@ use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 
 use super::device::Tun;
+use super::opening::is_quic;
 use super::packet::{self, MAX_FRAME, MAX_UDP_HEADERS, Unreachable};
+use super::rules::Leave;
 use super::tcp::gateway;
 
 /// Most flows of a sandbox; beyond, the one unused for longest makes room.
@@ -33,6 +35,7 @@ pub(super) type Ends = (SocketAddr, SocketAddr);
 
 pub(super) struct Flow {
     ends: Ends,
+    leave: Leave,
     socket: UdpSocket,
     opened: Instant,
     /// Milliseconds after `opened`.
@@ -59,6 +62,17 @@ impl Flows {
         self.flows.insert(flow.ends, (flow, task));
     }
 
+    /// Ends the flows whose target may no longer be reached by what it was reached by.
+    pub(super) fn retain(&mut self, may: impl Fn(SocketAddr, Leave) -> bool) {
+        self.flows.retain(|(_, target), (flow, task)| {
+            let stays = may(*target, flow.leave);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+    }
+
     /// Forgets a flow whose task has ended.
     pub(super) fn remove(&mut self, ended: &Arc<Flow>) {
         if self.find(ended.ends).is_some_and(|flow| Arc::ptr_eq(flow, ended)) {
@@ -68,14 +82,19 @@ impl Flows {
 }
 
 impl Flow {
-    pub(super) fn open(ends: Ends) -> io::Result<Arc<Self>> {
+    pub(super) fn open(ends: Ends, leave: Leave) -> io::Result<Arc<Self>> {
         let any: SocketAddr =
             if ends.1.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
         let socket = std::net::UdpSocket::bind(any)?;
         socket.connect(ends.1)?;
         socket.set_nonblocking(true)?;
         let socket = UdpSocket::from_std(socket)?;
-        Ok(Arc::new(Self { ends, socket, opened: Instant::now(), last_used: AtomicU64::new(0) }))
+        Ok(Arc::new(Self { ends, leave, socket, opened: Instant::now(), last_used: AtomicU64::new(0) }))
+    }
+
+    /// Whether a datagram may go: where only a name allows the target, none that hides for which name it is.
+    pub(super) fn may_carry(&self, payload: &[u8]) -> bool {
+        self.leave == Leave::Address || !is_quic(payload)
     }
 
     /// Sends a datagram to the target. One that does not fit into the socket's queue is lost, as on any network.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use sandbar_engine::net::EgressConfig;
+use sandbar_engine::net::{EgressConfig, Policy, Rules};
 use sandbar_engine::{Boot, Engine, EngineConfig, Limits, Machine};
 use tokio::runtime::Runtime;
 
@@ -103,7 +103,7 @@ pub(crate) async fn boot_of(engine: &Engine, name: &str) -> Boot {
         name: name.to_owned(),
         template: engine.base_template().await.unwrap(),
         limits: LIMITS,
-        internet: false,
+        egress: Policy::unheard(Rules::default().deny_everything()),
         boot_id: "11111111-2222-3333-4444-555555555555".to_owned(),
         hostname: "sandbox".to_owned(),
         guest_config: b"{}".to_vec(),

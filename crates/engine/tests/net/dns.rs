@@ -21,7 +21,7 @@ use crate::lab::{
 fn zone(name: &str) -> Option<Vec<RData>> {
     let v4 = |addresses: &[Ipv4Addr]| Some(addresses.iter().map(|address| RData::A(A(*address))).collect());
     match name {
-        "public.example." => v4(&[SERVER]),
+        "public.example." | "shared.example." => v4(&[SERVER]),
         "host.example." => v4(&[HOST]),
         "loopback.example." => v4(&[Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 9, 9, 9)]),
         "metadata.example." => v4(&[Ipv4Addr::new(169, 254, 169, 254)]),
@@ -43,7 +43,7 @@ fn ascii(name: &str) -> Name {
     Name::from_ascii(name).unwrap()
 }
 
-fn respond(question: &[u8], limit: usize) -> Vec<u8> {
+pub(crate) fn respond(question: &[u8], limit: usize) -> Vec<u8> {
     let question = Message::from_vec(question).unwrap();
     let query = question.queries[0].clone();
     let mut answer = Message::new(question.metadata.id, MessageType::Response, OpCode::Query);
@@ -80,7 +80,7 @@ fn respond(question: &[u8], limit: usize) -> Vec<u8> {
 }
 
 /// A name server over UDP and TCP that first ignores `deaf` questions.
-fn name_server(place: &Namespace, address: impl Into<IpAddr>, deaf: usize) -> SocketAddr {
+pub(crate) fn name_server(place: &Namespace, address: impl Into<IpAddr>, deaf: usize) -> SocketAddr {
     let address = at(address, 0);
     let (listener, socket) = place.run(|| {
         let listener = TcpListener::bind(address).unwrap();
@@ -140,7 +140,7 @@ fn exchange_udp(question: &[u8]) -> Vec<u8> {
 }
 
 /// Asks as a program in the sandbox would.
-fn ask(name: &str, kind: RecordType) -> Message {
+pub(crate) fn ask(name: &str, kind: RecordType) -> Message {
     let question = question(name, kind);
     let answer = Message::from_vec(&exchange_udp(&question.to_vec().unwrap())).unwrap();
     assert_eq!(answer.metadata.id, question.metadata.id);
@@ -148,7 +148,7 @@ fn ask(name: &str, kind: RecordType) -> Message {
     answer
 }
 
-fn addresses(answer: &Message) -> Vec<IpAddr> {
+pub(crate) fn addresses(answer: &Message) -> Vec<IpAddr> {
     let address = |record: &Record| match &record.data {
         RData::A(address) => Some(IpAddr::V4(address.0)),
         RData::AAAA(address) => Some(IpAddr::V6(address.0)),
@@ -157,7 +157,7 @@ fn addresses(answer: &Message) -> Vec<IpAddr> {
     answer.answers.iter().filter_map(address).collect()
 }
 
-fn config(server: SocketAddr) -> EgressConfig {
+pub(crate) fn config(server: SocketAddr) -> EgressConfig {
     EgressConfig { nameservers: Some(vec![server]), ..EgressConfig::default() }
 }
 

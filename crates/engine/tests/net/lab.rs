@@ -11,13 +11,13 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use launcher::bring_up_loopback;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use sandbar_engine::net::{Egress, EgressConfig};
+use sandbar_engine::net::{Decision, Egress, EgressConfig, Policy, Rules};
 use tokio::runtime::Runtime;
 
 /// A public address of the internet, from a range for documentation.
@@ -123,16 +123,26 @@ impl World {
     }
 
     pub(crate) fn sandbox(&self, config: EgressConfig) -> Sandbox {
-        let namespace = Namespace::new();
-        let egress = self.attach(&namespace, config).expect("the sandbox is attached");
-        Sandbox { egress: Some(egress), namespace }
+        self.sandbox_with(config, Rules::default())
+    }
+
+    pub(crate) fn sandbox_with(&self, config: EgressConfig, rules: Rules) -> Sandbox {
+        let (namespace, heard) = (Namespace::new(), Arc::new(Mutex::new(Vec::new())));
+        let hears = Arc::clone(&heard);
+        let journal = Arc::new(move |decision| hears.lock().expect("no panic").push(decision));
+        let egress = self.attach_with(&namespace, config, Policy { rules, journal }).expect("the sandbox is attached");
+        Sandbox { egress: Some(egress), namespace, heard }
     }
 
     pub(crate) fn attach(&self, namespace: &Namespace, config: EgressConfig) -> io::Result<Egress> {
+        self.attach_with(namespace, config, Policy::unheard(Rules::default()))
+    }
+
+    fn attach_with(&self, namespace: &Namespace, config: EgressConfig, policy: Policy) -> io::Result<Egress> {
         // Attached from the host, as the server would.
         self.host.run(|| {
             let _runtime = self.runtime.enter();
-            Egress::attach(namespace.fd(), Arc::new(config))
+            Egress::attach(namespace.fd(), Arc::new(config), policy)
         })
     }
 }
@@ -141,9 +151,19 @@ impl World {
 pub(crate) struct Sandbox {
     pub(crate) egress: Option<Egress>,
     pub(crate) namespace: Namespace,
+    heard: Arc<Mutex<Vec<Decision>>>,
 }
 
 impl Sandbox {
+    /// The decisions so far, oldest first.
+    pub(crate) fn heard(&self) -> Vec<Decision> {
+        self.heard.lock().expect("no panic").clone()
+    }
+
+    pub(crate) fn set_rules(&self, rules: Rules) {
+        self.egress.as_ref().expect("it is attached").set_rules(rules);
+    }
+
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(work)
     }

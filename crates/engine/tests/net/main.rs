@@ -8,6 +8,7 @@ mod dns;
 mod inward;
 mod lab;
 mod reach;
+mod rules;
 mod tcp;
 mod throughput;
 mod udp;

@@ -64,9 +64,13 @@ fn the_server_may_end_its_direction_first() {
 fn a_closed_port_refuses_the_connection() {
     let world = World::new();
     let sandbox = world.sandbox(EgressConfig::default());
-    let started = Instant::now();
-    assert_eq!(sandbox.run(|| refusal(at(SERVER, 9))), ErrorKind::ConnectionRefused);
-    assert!(started.elapsed() < Duration::from_millis(900), "the refusal came with a later attempt");
+    // The second packet of an attempt goes after a second. A busy machine may take as long for the first, but not each time.
+    let at_once = || {
+        let started = Instant::now();
+        assert_eq!(sandbox.run(|| refusal(at(SERVER, 9))), ErrorKind::ConnectionRefused);
+        started.elapsed() < Duration::from_millis(900)
+    };
+    assert!((0..20).any(|_| at_once()), "the refusal always came with a later packet");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::net::{Policy, Rules};
 use protocol::guest::GuestConfig;
 use tokio::fs::File;
 use tracing::warn;
@@ -57,7 +58,10 @@ impl BuildMachine {
                 ..GuestConfig::default()
             };
             let boot_id = uuid::Uuid::new_v4().to_string();
-            world.engine.boot(Boot { id: id.clone(), resources, internet: true, boot_id, guest }).await
+            world
+                .engine
+                .boot(Boot { id: id.clone(), resources, egress: Policy::unheard(Rules::default()), boot_id, guest })
+                .await
         };
         match booted.await {
             Ok(machine) => Ok(Self { world: Arc::clone(world), id, machine, token }),

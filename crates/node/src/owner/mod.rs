@@ -6,6 +6,7 @@
 
 pub(crate) mod change;
 mod copy;
+mod egress;
 mod restore;
 
 use std::future::Future;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::clock;
+use crate::egress::Egress;
 use crate::error::SandboxError;
 use crate::guest_call;
 use crate::id::FilesId;
@@ -67,6 +69,12 @@ pub(crate) enum Command {
         reply: Reply<()>,
     },
     ReadLog(Reply<()>),
+    /// Replaces what the sandbox may reach.
+    SetEgress {
+        egress: Egress,
+        allow_internet: Option<bool>,
+        reply: Reply<()>,
+    },
     /// Gives `to` a copy of the files, and tells what the sandbox was at that moment.
     CopyFiles {
         to: FilesId,
@@ -142,6 +150,10 @@ impl Owner {
         (owner, handle)
     }
 
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
+    }
+
     /// Serves the sandbox until it is gone or the server stops.
     pub(crate) async fn run(mut self) {
         let mut sample = tokio::time::interval_at(Instant::now() + FIRST_SAMPLE, SAMPLE_INTERVAL);
@@ -178,6 +190,9 @@ impl Owner {
             Command::SetTimeout { timeout, reply } => drop(reply.send(self.set_timeout(timeout).await)),
             Command::Refresh { duration, reply } => drop(reply.send(self.extend(duration).await)),
             Command::CopyFiles { to, purpose, reply } => drop(reply.send(self.copy_files(&to, purpose).await)),
+            Command::SetEgress { egress, allow_internet, reply } => {
+                drop(reply.send(self.set_egress(egress, allow_internet).await));
+            }
             Command::ReadLog(reply) => {
                 self.read_log().await;
                 drop(reply.send(Ok(())));
@@ -225,7 +240,7 @@ impl Owner {
         let boot = Boot {
             id: self.record.id.clone(),
             resources: self.record.resources,
-            internet: self.record.internet(),
+            egress: self.egress_policy(),
             boot_id: self.record.boot_id.clone(),
             guest: guest_config(&self.record),
         };
@@ -284,6 +299,7 @@ impl Owner {
     }
 
     async fn read_log(&mut self) {
+        self.notes.settle_decisions(self.world.clock.now());
         if self.state != State::Running {
             return;
         }

@@ -34,6 +34,8 @@ pub(super) mod sandbox {
         pub boot_id: String,
         /// What its template set; absent in rows from before there were templates.
         pub defaults: Option<String>,
+        /// What it may reach; absent in rows from before there were rules.
+        pub egress: Option<String>,
     }
 
     #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

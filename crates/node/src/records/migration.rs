@@ -9,7 +9,24 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(First), Box::new(Second), Box::new(Third)]
+        vec![Box::new(First), Box::new(Second), Box::new(Third), Box::new(Fourth)]
+    }
+}
+
+/// What sandboxes may reach.
+struct Fourth;
+
+impl MigrationName for Fourth {
+    fn name(&self) -> &str {
+        "m0004_egress"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Fourth {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let egress = Table::alter().table("sandbox").add_column(string_null("egress")).to_owned();
+        manager.alter_table(egress).await
     }
 }
 

@@ -63,6 +63,8 @@ impl SqliteRecords {
                     .journal_mode(SqliteJournalMode::Wal)
                     .synchronous(SqliteSynchronous::Full)
                     .busy_timeout(BUSY_TIMEOUT)
+                    // Tokens and the values of variables do not stay in pages that are free.
+                    .pragma("secure_delete", "ON")
             });
         let database = Database::connect(options).await.map_err(cannot("open"))?;
         Migrator::up(&database, None).await.map_err(cannot("migrate"))?;
@@ -253,6 +255,7 @@ fn to_row(record: &Record) -> Result<sandbox::Model, Damage> {
         mcp: record.mcp.as_ref().map(serde_json::to_string).transpose()?,
         boot_id: record.boot_id.clone(),
         defaults: Some(serde_json::to_string(&record.defaults)?),
+        egress: Some(serde_json::to_string(&record.egress)?),
     })
 }
 
@@ -295,5 +298,6 @@ fn from_row(row: sandbox::Model) -> Result<Record, Damage> {
         mcp: row.mcp.as_deref().map(serde_json::from_str).transpose()?,
         boot_id: row.boot_id,
         defaults: row.defaults.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
+        egress: row.egress.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
     })
 }

@@ -1,5 +1,6 @@
 //! A node over an engine in memory.
 
+mod egress;
 mod life;
 mod records;
 mod restart;

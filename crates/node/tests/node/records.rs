@@ -11,8 +11,15 @@ use sandbar_node::memory::MemoryRecords;
 use sandbar_node::ports::{Instance, Records};
 use sandbar_node::records::SqliteRecords;
 use sandbar_node::{
-    Created, FilesId, Layer, OnTimeout, Record, Repeatable, Resources, SandboxId, Standing, Token, template,
+    Created, Egress, EgressLists, FilesId, Layer, OnTimeout, Record, Repeatable, Resources, SandboxId, Standing, Token,
+    template,
 };
+
+fn egress(allow: &[&str], deny: &[&str]) -> Egress {
+    let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
+    let lists = EgressLists { allow_out: texts(allow), deny_out: texts(deny), dns_servers: vec![[1, 1, 1, 1].into()] };
+    lists.try_into().expect("lists")
+}
 
 fn record() -> Record {
     let pair = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
@@ -28,6 +35,7 @@ fn record() -> Record {
         access_token: Some(Token::random()),
         traffic_token: None,
         allow_internet: Some(false),
+        egress: egress(&["1.1.1.1", "*.example.com"], &["0.0.0.0/0"]),
         on_timeout: OnTimeout::Pause(Kept::Files),
         auto_resume: true,
         metadata: pair("a b", "c&d \u{1F980}"),
@@ -54,6 +62,7 @@ async fn keeps_every_field(records: &dyn Records) {
         template: template::Template { id: "t1".to_owned(), alias: None },
         defaults: template::Defaults::default(),
         allow_internet: None,
+        egress: Egress::default(),
         mcp: None,
         ..record()
     };

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::support::{Lab, eventually, new_sandbox, pausing};
+use engine::net::{Policy, Rules};
 use protocol::guest::GuestConfig;
 use sandbar_node::lifecycle::Kept;
 use sandbar_node::ports::{Boot, Engine};
@@ -80,7 +81,12 @@ async fn changes_cut_short_are_undone() {
     // Frozen, and the pause was not recorded.
     let pausing = left_behind(&lab, new_sandbox()).await;
     let instance = pausing.instance.expect("it runs");
-    let machine = lab.engine.adopt(&pausing.id, instance, true).await.expect("the engine works").expect("alive");
+    let machine = lab
+        .engine
+        .adopt(&pausing.id, instance, Policy::unheard(Rules::default()))
+        .await
+        .expect("the engine works")
+        .expect("alive");
     machine.freeze().await.expect("it freezes");
     // Thawed, and the resume was not recorded.
     let mut resuming = left_behind(&lab, new_sandbox()).await;
@@ -94,7 +100,8 @@ async fn changes_cut_short_are_undone() {
     let unknown = SandboxId::random();
     let guest = GuestConfig { sandbox_id: unknown.to_string(), ..GuestConfig::default() };
     let resources = pausing.resources;
-    let boot = Boot { id: unknown, resources, internet: true, boot_id: String::new(), guest };
+    let boot =
+        Boot { id: unknown, resources, egress: Policy::unheard(Rules::default()), boot_id: String::new(), guest };
     lab.engine.boot(boot).await.expect("it boots");
     // Killed, and only the record is gone.
     let killed = left_behind(&lab, new_sandbox()).await;

@@ -16,7 +16,7 @@ use protocol::guest::{GuestConfig, LEASE_PATH, LOG_PATH, Lease, LogEntry, LogLev
 use sandbar_node::lifecycle::Kept;
 use sandbar_node::memory::{MemoryEngine, MemoryRecords};
 use sandbar_node::ports::Records;
-use sandbar_node::{NewSandbox, Node, OnTimeout, Resources, RuntimeClock, SandboxesConfig, template};
+use sandbar_node::{Egress, NewSandbox, Node, OnTimeout, Resources, RuntimeClock, SandboxesConfig, template};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
@@ -78,6 +78,7 @@ pub(crate) fn new_sandbox() -> NewSandbox {
         secure: true,
         public_traffic: true,
         allow_internet: None,
+        egress: Egress::default(),
         on_timeout: OnTimeout::Kill,
         auto_resume: false,
         metadata: BTreeMap::new(),

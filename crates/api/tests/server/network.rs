@@ -1,0 +1,93 @@
+//! What sandboxes may reach, on the wire.
+
+use engine::net::Rules;
+use serde_json::{Value, json};
+
+use crate::support::Server;
+
+fn rules(allow: &[&str], deny: &[&str]) -> Rules {
+    Rules::new(allow, deny, &[]).expect("rules")
+}
+
+async fn make(server: &Server, body: Value) -> String {
+    server.create(body).await["sandboxID"].as_str().expect("an ID").to_owned()
+}
+
+async fn network(server: &Server, id: &str) -> Value {
+    server.call(&format!("GET /sandboxes/{id}"), "").await.json()["network"].clone()
+}
+
+#[tokio::test]
+async fn lists_are_applied_and_given_back_as_they_came() {
+    let server = Server::start().await;
+    let asked =
+        json!({ "allowOut": ["api.example.com", "1.1.1.1"], "denyOut": ["0.0.0.0/0"], "dnsServers": ["9.9.9.9"] });
+    let id = make(&server, json!({ "templateID": "base", "network": asked })).await;
+    let seen = network(&server, &id).await;
+    for (name, value) in asked.as_object().expect("an object") {
+        assert_eq!(&seen[name], value, "{name}");
+    }
+    let expected = Rules::new(&["api.example.com", "1.1.1.1"], &["0.0.0.0/0"], &[[9, 9, 9, 9].into()]).expect("rules");
+    assert_eq!(server.engine.egress_of(&id.parse().expect("an ID")), Some(expected));
+
+    // The older form, and internet that is off but for a list.
+    for body in [
+        json!({ "templateID": "base", "network": { "egressCIDRs": ["10.1.0.0/16", "1.1.1.1"] } }),
+        json!({ "templateID": "base", "network": { "allowOut": ["10.1.0.0/16", "1.1.1.1"] }, "allow_internet_access": false }),
+    ] {
+        let id = make(&server, body.clone()).await;
+        let expected = rules(&["10.1.0.0/16", "1.1.1.1"], &["0.0.0.0/0"]);
+        assert_eq!(server.engine.egress_of(&id.parse().expect("an ID")), Some(expected), "{body}");
+    }
+    let id = make(&server, json!({ "templateID": "base", "network": { "egressCIDRs": [] } })).await;
+    assert_eq!(server.engine.egress_of(&id.parse().expect("an ID")), Some(rules(&[], &["0.0.0.0/0"])));
+}
+
+#[tokio::test]
+async fn an_update_replaces_everything() {
+    let server = Server::start().await;
+    let id = make(&server, json!({ "templateID": "base", "allow_internet_access": false })).await;
+    let (line, sandbox) = (format!("PUT /sandboxes/{id}/network"), id.parse().expect("an ID"));
+    for (body, expected, internet) in [
+        (json!({ "denyOut": ["1.1.1.1"] }), rules(&[], &["1.1.1.1"]), Value::Null),
+        (
+            json!({ "allowOut": ["a.example"], "denyOut": ["0.0.0.0/0"] }),
+            rules(&["a.example"], &["0.0.0.0/0"]),
+            Value::Null,
+        ),
+        (
+            json!({ "allowOut": ["*.a.example"], "allow_internet_access": false }),
+            rules(&["*.a.example"], &["0.0.0.0/0"]),
+            json!(false),
+        ),
+        (json!({}), Rules::default(), Value::Null),
+        (json!({ "rules": {}, "egressProxy": null, "allow_internet_access": true }), Rules::default(), json!(true)),
+    ] {
+        let answer = server.call(&line, &body.to_string()).await;
+        assert_eq!(answer.status, 204, "{body}: {}", answer.text());
+        assert_eq!(server.engine.egress_of(&sandbox), Some(expected), "{body}");
+        let detail = server.call(&format!("GET /sandboxes/{id}"), "").await.json();
+        assert_eq!(detail["allowInternetAccess"], internet, "{body}");
+        assert_eq!(detail["network"].get("denyOut"), body.get("denyOut"), "{body}");
+    }
+    // What is wrong changes nothing.
+    assert_eq!(server.call(&line, r#"{"denyOut":["1.1.1.1"]}"#).await.status, 204);
+    for (body, status, message) in [
+        (r#"{"denyOut":["a.example"]}"#, 400, "network.denyOut: 'a.example' is not an IP address or CIDR range"),
+        (r#"{"allowOut":["a b"]}"#, 400, "network.allowOut: 'a b' is not an IP address, a CIDR range or a domain name"),
+        (
+            r#"{"allowOut":["a.example"]}"#,
+            400,
+            "network.allowOut: the domain 'a.example' needs '0.0.0.0/0' in network.denyOut",
+        ),
+        (r#"{"dnsServers":["::1"]}"#, 400, "network.dnsServers: '::1' is not an IPv4 address"),
+        (r#"{"allowOut":"x"}"#, 400, "field 'allowOut'"),
+    ] {
+        let answer = server.call(&line, body).await;
+        assert_eq!(answer.status.as_u16(), status, "{body}");
+        assert!(answer.text().contains(message), "{body}: {}", answer.text());
+    }
+    assert_eq!(server.engine.egress_of(&sandbox), Some(rules(&[], &["1.1.1.1"])));
+    assert_eq!(server.call("PUT /sandboxes/iabc/network", "{}").await.status, 404);
+    assert_eq!(server.call(&format!("POST /sandboxes/{id}/network"), "{}").await.status, 405);
+}

@@ -1,0 +1,249 @@
+//! What a connection says by name in its first bytes: the server name of a TLS handshake, the host of an HTTP request.
+//!
+//! Many names share an address. Where only a name allows a connection, this tells whether it is meant for an allowed one. Later
+//! requests of one HTTP connection are not read, nor is what TLS hides.
+
+/// What the first bytes of a connection say.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// Not enough is there to tell.
+    Unfinished,
+    /// Neither TLS nor HTTP, or without a name.
+    Nameless,
+    Name(String),
+    /// It says more than one name, or cannot be read.
+    Unclear,
+}
+
+/// Longer openings are not read; a TLS handshake with post-quantum keys has about 2 kB.
+pub(super) const LONGEST: usize = 32 * 1024;
+
+const TLS_HANDSHAKE: u8 = 0x16;
+
+pub(super) fn read(bytes: &[u8]) -> Opening {
+    let opening = match bytes.first() {
+        None => Opening::Unfinished,
+        Some(&TLS_HANDSHAKE) => tls(bytes),
+        Some(first) if first.is_ascii_uppercase() => http(bytes),
+        Some(_) => Opening::Nameless,
+    };
+    if opening == Opening::Unfinished && bytes.len() >= LONGEST { Opening::Unclear } else { opening }
+}
+
+/// Whether a datagram opens a QUIC connection, whose name cannot be read: its first packet has a long header, and fills at
+/// least this much so that nobody is used to amplify traffic.
+pub(super) fn is_quic(datagram: &[u8]) -> bool {
+    const LEAST: usize = 1200;
+    datagram.len() >= LEAST && datagram[0] & 0xc0 == 0xc0
+}
+
+/// Takes bytes off the front.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self, bytes: usize) -> Option<usize> {
+        Some(self.take(bytes)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
+    }
+
+    /// What is preceded by its length.
+    fn block(&mut self, length_bytes: usize) -> Option<Reader<'a>> {
+        let length = self.number(length_bytes)?;
+        self.take(length).map(Reader)
+    }
+}
+
+/// A handshake may be spread over several records.
+fn tls(bytes: &[u8]) -> Opening {
+    let (mut records, mut handshake) = (Reader(bytes), Vec::new());
+    loop {
+        if let Some(message) = Reader(handshake.get(1..).unwrap_or_default()).block(3) {
+            return client_hello(message).unwrap_or(Opening::Unclear);
+        }
+        match records.take(1) {
+            None => return Opening::Unfinished,
+            Some([TLS_HANDSHAKE]) => {}
+            Some(_) => return Opening::Unclear,
+        }
+        let Some(record) = records.take(2).and_then(|_version| records.block(2)) else { return Opening::Unfinished };
+        if record.0.is_empty() {
+            return Opening::Unclear;
+        }
+        handshake.extend_from_slice(record.0);
+        // Anything but a client's greeting comes later, if at all.
+        if handshake.first() != Some(&1) {
+            return Opening::Unclear;
+        }
+    }
+}
+
+fn client_hello(mut hello: Reader<'_>) -> Option<Opening> {
+    const VERSION_AND_RANDOM: usize = 2 + 32;
+    const SERVER_NAME: usize = 0;
+    hello.take(VERSION_AND_RANDOM)?;
+    hello.block(1)?; // session
+    hello.block(2)?; // cipher suites
+    hello.block(1)?; // compression methods
+    if hello.0.is_empty() {
+        return Some(Opening::Nameless);
+    }
+    let mut extensions = hello.block(2)?;
+    let mut found = None;
+    while !extensions.0.is_empty() {
+        let (kind, mut content) = (extensions.number(2)?, extensions.block(2)?);
+        if kind != SERVER_NAME {
+            continue;
+        }
+        let mut names = content.block(2)?;
+        let (host_name, name) = (names.number(1)? == 0, names.block(2)?);
+        if !host_name || !names.0.is_empty() || found.is_some() {
+            return None;
+        }
+        found = Some(String::from_utf8(name.0.to_vec()).ok()?);
+    }
+    Some(found.map_or(Opening::Nameless, Opening::Name))
+}
+
+fn http(bytes: &[u8]) -> Opening {
+    const LONGEST_METHOD: usize = 24;
+    let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'-').count();
+    if method > LONGEST_METHOD || bytes.get(method).is_some_and(|byte| *byte != b' ') {
+        return Opening::Nameless;
+    }
+    let Some(line_end) = bytes.iter().position(|byte| *byte == b'\n') else { return Opening::Unfinished };
+    let Ok(line) = std::str::from_utf8(&bytes[..line_end]) else { return Opening::Unclear };
+    let mut words = line.trim_end_matches('\r').split(' ');
+    let (Some(_method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Opening::Nameless;
+    };
+    if !version.starts_with("HTTP/1.") {
+        return Opening::Nameless;
+    }
+    let rest = &bytes[line_end + 1..];
+    let Some(headers) = header_lines(rest) else { return Opening::Unfinished };
+    let mut hosts = headers.filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.trim().eq_ignore_ascii_case("host").then(|| value.trim().to_owned())
+    });
+    let (host, second) = (hosts.next(), hosts.next());
+    // A request to a proxy names the host in its target, which counts before the header.
+    let in_target = target.split_once("://").map(|(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or(rest));
+    match (in_target.map(host_of), host.as_deref().map(host_of), second) {
+        (_, _, Some(_)) => Opening::Unclear,
+        (Some(target), Some(header), None) if !target.eq_ignore_ascii_case(header) => Opening::Unclear,
+        (Some(name), _, None) | (None, Some(name), None) => Opening::Name(name.to_owned()),
+        (None, None, None) => Opening::Nameless,
+    }
+}
+
+/// The lines up to the empty one; `None` while that has not come.
+fn header_lines(bytes: &[u8]) -> Option<impl Iterator<Item = String>> {
+    let mut lines = Vec::new();
+    let mut rest = bytes;
+    loop {
+        let end = rest.iter().position(|byte| *byte == b'\n')?;
+        let line = String::from_utf8_lossy(&rest[..end]).trim_end_matches('\r').to_owned();
+        if line.is_empty() {
+            return Some(lines.into_iter());
+        }
+        lines.push(line);
+        rest = &rest[end + 1..];
+    }
+}
+
+/// Without user and port.
+fn host_of(authority: &str) -> &str {
+    let host = authority.rsplit('@').next().unwrap_or(authority);
+    if host.starts_with('[') {
+        return host;
+    }
+    host.rsplit_once(':').map_or(host, |(host, _)| host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(length_bytes: usize, content: &[u8]) -> Vec<u8> {
+        let length = content.len().to_be_bytes();
+        [&length[length.len() - length_bytes..], content].concat()
+    }
+
+    /// A client's greeting with these server names, in records of at most `record` bytes.
+    fn hello(names: &[&str], record: usize) -> Vec<u8> {
+        let list: Vec<u8> = names.iter().flat_map(|name| [vec![0], block(2, name.as_bytes())].concat()).collect();
+        let server_name = [vec![0, 0], block(2, &block(2, &list))].concat();
+        let other = [vec![0, 43], block(2, &[2, 3, 4])].concat();
+        let extensions = if names.is_empty() { other } else { [other, server_name].concat() };
+        let body =
+            [vec![3, 3], vec![7; 32], block(1, &[9; 32]), block(2, &[0x13, 1]), block(1, &[0]), block(2, &extensions)];
+        let message = [vec![1], block(3, &body.concat())].concat();
+        message.chunks(record).flat_map(|part| [vec![0x16, 3, 1], block(2, part)].concat()).collect()
+    }
+
+    fn name(text: &str) -> Opening {
+        Opening::Name(text.to_owned())
+    }
+
+    #[test]
+    fn the_server_name_of_a_handshake_is_read() {
+        for record in [16_384, 40, 1] {
+            let bytes = hello(&["api.example.com"], record);
+            assert_eq!(read(&bytes), name("api.example.com"), "records of {record}");
+            for cut in 0..bytes.len() {
+                assert_eq!(read(&bytes[..cut]), Opening::Unfinished, "cut at {cut}, records of {record}");
+            }
+        }
+        assert_eq!(read(&hello(&[], 16_384)), Opening::Nameless);
+        assert_eq!(read(&hello(&["a.example", "b.example"], 16_384)), Opening::Unclear);
+    }
+
+    #[test]
+    fn a_handshake_that_is_none_is_unclear() {
+        let mut wrong = hello(&["api.example.com"], 16_384);
+        wrong[5] = 2; // A server's greeting.
+        assert_eq!(read(&wrong), Opening::Unclear);
+        assert_eq!(read(&[0x16, 3, 1, 0, 0, 0x16]), Opening::Unclear);
+        assert_eq!(read(&[0x16, 3, 1, 0, 5, 1, 0, 0, 1, 9]), Opening::Unclear);
+        let mut endless = vec![0x16, 3, 1, 0xff, 0xff, 1, 0xff, 0xff, 0xff];
+        endless.resize(LONGEST, 0);
+        assert_eq!(read(&endless), Opening::Unclear);
+    }
+
+    #[test]
+    fn the_host_of_a_request_is_read() {
+        for (request, expected) in [
+            ("GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n", name("api.example.com")),
+            ("POST /x HTTP/1.1\nA: b\nhOST:api.example.com:8080\n\nbody", name("api.example.com")),
+            ("GET http://api.example.com:80/x HTTP/1.1\r\nHost: api.example.com\r\n\r\n", name("api.example.com")),
+            ("GET http://evil.example/x HTTP/1.1\r\nHost: api.example.com\r\n\r\n", Opening::Unclear),
+            ("GET / HTTP/1.1\r\nHost: a.example\r\nHost: b.example\r\n\r\n", Opening::Unclear),
+            ("GET / HTTP/1.1\r\nHost: user@evil.example\r\n\r\n", name("evil.example")),
+            ("GET / HTTP/1.1\r\nHost: [2001:db8::1]:80\r\n\r\n", name("[2001:db8::1]:80")),
+            ("GET / HTTP/1.0\r\n\r\n", Opening::Nameless),
+            ("GET / HTTP/1.1\r\nHost: api.exam", Opening::Unfinished),
+            ("GET /", Opening::Unfinished),
+            ("G", Opening::Unfinished),
+            ("SSH-2.0-OpenSSH_9\r\n", Opening::Nameless),
+            ("EHLO me\r\n", Opening::Nameless),
+            ("PRI * HTTP/2.0\r\n\r\n", Opening::Nameless),
+            ("\0\0", Opening::Nameless),
+            ("hello", Opening::Nameless),
+            ("", Opening::Unfinished),
+        ] {
+            assert_eq!(read(request.as_bytes()), expected, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_packet_of_quic_is_told_from_other_datagrams() {
+        assert!(is_quic(&[0xc3; 1200]));
+        assert!(!is_quic(&[0xc3; 1199]) && !is_quic(&[0x43; 1300]) && !is_quic(&[]));
+    }
+}

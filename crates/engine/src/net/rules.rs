@@ -1,0 +1,203 @@
+//! What one sandbox may reach, within what the machine's configuration lets any sandbox reach.
+//!
+//! Three questions in this order: is the address in an allowed range, is it outside every denied range, has an allowed name
+//! led to it. Allowed wins over denied. A range of everything (`0.0.0.0/0`) means both families: a list that was written with
+//! IPv4 in mind must not be open over IPv6.
+//!
+//! A sandbox to which everything is denied may ask for allowed names only: a question carries its name to whoever answers for
+//! it, and would be a way out by itself.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::domain::Domain;
+use super::policy::embedded_v4;
+
+/// Lists of what a sandbox may reach and who resolves names for it. The default allows everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    ranges: Vec<IpNet>,
+    names: Vec<Domain>,
+    denied: Vec<IpNet>,
+    nameservers: Vec<Ipv4Addr>,
+}
+
+/// An entry of a list is not what the list holds.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{entry}' is not {}", if *names_too { "an IP address, a CIDR range or a domain name" } else { "an IP address or CIDR range" })]
+pub struct InvalidRule {
+    pub entry: String,
+    /// Whether the list holds names, too.
+    pub names_too: bool,
+}
+
+/// By what an address may be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// By itself.
+    Address,
+    /// Because an allowed name led to it. Many names may share it: what the connection asks for by name must be allowed, too.
+    Name,
+}
+
+impl Rules {
+    /// # Errors
+    /// Names the first entry that is none.
+    pub fn new<S: AsRef<str>>(allow: &[S], deny: &[S], nameservers: &[Ipv4Addr]) -> Result<Self, InvalidRule> {
+        let wrong = |entry: &str, names_too| InvalidRule { entry: entry.to_owned(), names_too };
+        let mut rules = Self { nameservers: nameservers.to_vec(), ..Self::default() };
+        for entry in allow.iter().map(AsRef::as_ref) {
+            match (range(entry), entry.parse()) {
+                (Some(range), _) => rules.ranges.push(range),
+                (None, Ok(name)) => rules.names.push(name),
+                (None, Err(_)) => return Err(wrong(entry, true)),
+            }
+        }
+        let denied = deny.iter().map(AsRef::as_ref);
+        let denied: Result<Vec<IpNet>, _> =
+            denied.map(|entry| range(entry).ok_or_else(|| wrong(entry, false))).collect();
+        // Two halves of everything are everything.
+        rules.denied = IpNet::aggregate(&denied?);
+        Ok(rules)
+    }
+
+    /// As it is, and everything that it does not allow is denied.
+    pub fn deny_everything(mut self) -> Self {
+        self.denied = vec![Ipv4Net::default().into()];
+        self
+    }
+
+    /// Whether nothing is said about what may be reached.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.names.is_empty() && self.denied.is_empty()
+    }
+
+    pub(super) fn nameservers(&self) -> &[Ipv4Addr] {
+        &self.nameservers
+    }
+
+    /// Whether an address may be reached that `names` have led to.
+    pub(super) fn leave<'a>(&self, address: IpAddr, mut names: impl Iterator<Item = &'a str>) -> Option<Leave> {
+        if covers(&self.ranges, address) || !covers(&self.denied, address) {
+            return Some(Leave::Address);
+        }
+        names.any(|name| self.names_it(name)).then_some(Leave::Name)
+    }
+
+    /// Whether the name system may be asked for `name`.
+    pub(super) fn may_ask(&self, name: &str) -> bool {
+        !self.restricts_names() || self.names_it(name)
+    }
+
+    pub(super) fn restricts_names(&self) -> bool {
+        let everything = |ranges: &[IpNet]| ranges.iter().any(|range| range.prefix_len() == 0);
+        everything(&self.denied) && !everything(&self.ranges)
+    }
+
+    /// Whether `name` is in the list.
+    pub(super) fn names_it(&self, name: &str) -> bool {
+        self.names.iter().any(|domain| domain.matches(name))
+    }
+}
+
+fn range(entry: &str) -> Option<IpNet> {
+    entry.parse().ok().or_else(|| Some(IpNet::from(entry.parse::<IpAddr>().ok()?)))
+}
+
+/// An IPv4 address written into an IPv6 one is in the range that it is in by itself.
+fn covers(ranges: &[IpNet], address: IpAddr) -> bool {
+    let embedded = match address {
+        IpAddr::V6(address) => embedded_v4(address).map(IpAddr::V4),
+        IpAddr::V4(_) => None,
+    };
+    ranges.iter().any(|range| {
+        range.prefix_len() == 0
+            || range.contains(&address)
+            || embedded.is_some_and(|embedded| range.contains(&embedded))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(allow: &[&str], deny: &[&str]) -> Rules {
+        Rules::new(allow, deny, &[]).unwrap()
+    }
+
+    #[track_caller]
+    fn check(rules: &Rules, address: &str, names: &[&str], expected: Option<Leave>) {
+        let found = rules.leave(address.parse().unwrap(), names.iter().copied());
+        assert_eq!(found, expected, "{address} {names:?}");
+    }
+
+    #[test]
+    fn without_rules_everything_may_be_reached_and_asked() {
+        let open = Rules::default();
+        check(&open, "1.1.1.1", &[], Some(Leave::Address));
+        check(&open, "2606:4700::1111", &[], Some(Leave::Address));
+        assert!(open.is_empty() && open.may_ask("any.example"));
+    }
+
+    #[test]
+    fn allowed_wins_over_denied() {
+        let both = rules(&["1.1.1.0/24", "9.9.9.9"], &["1.1.0.0/16", "9.9.9.9", "2606:4700::/32"]);
+        check(&both, "1.1.1.7", &[], Some(Leave::Address));
+        check(&both, "9.9.9.9", &[], Some(Leave::Address));
+        check(&both, "1.1.2.7", &[], None);
+        check(&both, "8.8.8.8", &[], Some(Leave::Address));
+        check(&both, "2606:4700::1111", &[], None);
+        // Only part of the world is denied, so names tell nobody more than an address would.
+        assert!(both.may_ask("any.example"));
+    }
+
+    #[test]
+    fn everything_denied_is_denied_in_both_families_and_for_names() {
+        for deny in [&["0.0.0.0/0"][..], &["0.0.0.0/1", "128.0.0.0/1"], &["::/0"]] {
+            let closed = rules(&["1.1.1.1"], deny);
+            check(&closed, "1.1.1.1", &[], Some(Leave::Address));
+            check(&closed, "64:ff9b::1.1.1.1", &[], Some(Leave::Address));
+            check(&closed, "1.1.1.2", &["any.example"], None);
+            check(&closed, "2606:4700::1111", &[], None);
+            assert!(!closed.may_ask("any.example"), "{deny:?}");
+        }
+        check(&Rules::default().deny_everything(), "1.1.1.1", &[], None);
+        assert!(Rules::default().deny_everything().restricts_names());
+    }
+
+    #[test]
+    fn an_address_in_disguise_is_denied_like_itself() {
+        let some = rules(&[], &["9.9.9.9"]);
+        check(&some, "64:ff9b::9.9.9.9", &[], None);
+        check(&some, "2002:909:909::1", &[], None);
+    }
+
+    #[test]
+    fn names_allow_what_they_led_to_and_nothing_else() {
+        let named = rules(&["*.example.com", "1.2.3.4"], &["0.0.0.0/0"]);
+        check(&named, "5.5.5.5", &["api.example.com"], Some(Leave::Name));
+        check(&named, "5.5.5.5", &["evil.org", "api.example.com"], Some(Leave::Name));
+        check(&named, "5.5.5.5", &["evil.org"], None);
+        check(&named, "5.5.5.5", &[], None);
+        check(&named, "1.2.3.4", &["evil.org"], Some(Leave::Address));
+        assert!(named.may_ask("api.example.com.") && !named.may_ask("example.com") && !named.may_ask("evil.org"));
+    }
+
+    #[test]
+    fn everything_allowed_overrides_everything_denied() {
+        let open = rules(&["0.0.0.0/0"], &["0.0.0.0/0"]);
+        check(&open, "2606:4700::1111", &[], Some(Leave::Address));
+        assert!(open.may_ask("any.example"));
+    }
+
+    #[test]
+    fn what_is_neither_range_nor_name_is_refused() {
+        for entry in ["1.2.3.4/33", "1.2.3", "a b", ""] {
+            let wrong = Rules::new(&[entry], &[], &[]).unwrap_err();
+            assert_eq!(wrong, InvalidRule { entry: entry.to_owned(), names_too: true });
+        }
+        let wrong = Rules::new(&[], &["example.com"], &[]).unwrap_err();
+        assert_eq!(wrong.to_string(), "'example.com' is not an IP address or CIDR range");
+    }
+}

@@ -1,0 +1,251 @@
+//! What one sandbox's rules let through: lists of ranges and names, changed while connections live.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::RecordType;
+use sandbar_engine::net::{EgressConfig, Protocol, Rules};
+
+use crate::dns::{addresses, ask, config, name_server, respond};
+use crate::lab::{HOST, Namespace, PATIENCE, SERVER, SERVER_V6, World, at, connect, greeting, refusal};
+
+fn rules(allow: &[&str], deny: &[&str]) -> Rules {
+    Rules::new(allow, deny, &[]).unwrap()
+}
+
+/// Says `hello` and then what it hears, until that ends.
+fn echo(place: &Namespace) -> SocketAddr {
+    place.serve_tcp(SERVER, |mut stream| {
+        let mut buffer = [0; 1024];
+        let _ = stream.write_all(b"hello");
+        while let Ok(length @ 1..) = stream.read(&mut buffer) {
+            if stream.write_all(&buffer[..length]).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn ranges_decide_and_allowed_wins() {
+    let world = World::new();
+    let (v4, v6) = (world.internet.greet(SERVER), world.internet.greet(SERVER_V6.parse::<IpAddr>().unwrap()));
+    for (allow, deny, expected) in [
+        (&[][..], &[][..], [true, true]),
+        (&[], &["198.51.100.0/24"], [false, true]),
+        (&["198.51.100.2"], &["198.51.100.0/24"], [true, true]),
+        (&[], &["0.0.0.0/0"], [false, false]),
+        (&["198.51.100.2"], &["0.0.0.0/0"], [true, false]),
+        (&["2001:db8:77::/64"], &["0.0.0.0/0"], [false, true]),
+    ] {
+        let sandbox = world.sandbox_with(EgressConfig::default(), rules(allow, deny));
+        let reached = sandbox.run(|| [v4, v6].map(|target| greeting(target).is_ok()));
+        assert_eq!(reached, expected, "allow {allow:?}, deny {deny:?}");
+        let told: Vec<bool> = sandbox.heard().iter().map(|decision| decision.allowed).collect();
+        let expected = if deny.is_empty() { Vec::new() } else { expected.to_vec() };
+        assert_eq!(told, expected, "every decision of a sandbox with rules is told");
+    }
+}
+
+#[test]
+fn rules_never_open_what_the_machine_closes() {
+    let world = World::new();
+    let target = world.host.greet(HOST);
+    let sandbox = world.sandbox_with(EgressConfig::default(), rules(&["0.0.0.0/0", "198.51.100.1"], &[]));
+    assert_eq!(sandbox.run(|| refusal(target)), ErrorKind::ConnectionRefused);
+    let heard = sandbox.heard();
+    assert_eq!((heard[0].allowed, heard[0].reason.as_str()), (false, "an address of the host"));
+    assert_eq!((heard[0].address, heard[0].port), (Some(HOST.into()), Some(target.port())));
+}
+
+#[test]
+fn new_rules_hold_for_connections_that_live() {
+    let world = World::new();
+    let (tcp, udp) = (echo(&world.internet), world.internet.run(|| UdpSocket::bind((SERVER, 0)).unwrap()));
+    let target = udp.local_addr().unwrap();
+    let sandbox = world.sandbox(EgressConfig::default());
+    let mut stream = sandbox.run(|| connect(tcp)).unwrap();
+    let mut hello = [0; 5];
+    stream.read_exact(&mut hello).unwrap();
+    let socket = sandbox.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap());
+    for socket in [&udp, &socket] {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    socket.connect(target).unwrap();
+    socket.send(b"first").unwrap();
+    let mut buffer = [0; 16];
+    let (_, from) = udp.recv_from(&mut buffer).unwrap();
+
+    // Something else is denied: what lives goes on.
+    sandbox.set_rules(rules(&[], &["203.0.113.0/24"]));
+    stream.write_all(b"still").unwrap();
+    stream.read_exact(&mut hello).unwrap();
+    assert_eq!(&hello, b"still");
+
+    sandbox.set_rules(rules(&[], &["0.0.0.0/0"]));
+    let ended = stream.read(&mut hello);
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    assert_eq!(sandbox.run(|| refusal(tcp)), ErrorKind::ConnectionRefused);
+    // The way back of the datagrams is closed, too. Those before the refusal may be lost: they are sent until it is there.
+    let refused = (0..1000).find_map(|_| {
+        udp.send_to(b"back", from).unwrap();
+        socket.send(b"second").err()
+    });
+    assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::HostUnreachable));
+
+    sandbox.set_rules(Rules::default());
+    assert!(sandbox.run(|| connect(tcp)).is_ok());
+}
+
+/// A name server that notes what it is asked for.
+fn listening_name_server(place: &Namespace) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let socket = place.run(|| UdpSocket::bind((SERVER, 0)).unwrap());
+    let (bound, asked) = (socket.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let noted = Arc::clone(&asked);
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        loop {
+            let (length, peer) = socket.recv_from(&mut buffer).unwrap();
+            let question = Message::from_vec(&buffer[..length]).unwrap();
+            noted.lock().unwrap().push(question.queries[0].name().to_ascii());
+            socket.send_to(&respond(&buffer[..length], 512), peer).unwrap();
+        }
+    });
+    (bound, asked)
+}
+
+#[test]
+fn only_allowed_names_are_asked_for() {
+    let world = World::new();
+    let (server, asked) = listening_name_server(&world.internet);
+    let closed = rules(&["public.example", "*.allowed.example"], &["0.0.0.0/0"]);
+    let sandbox = world.sandbox_with(config(server), closed);
+    sandbox.run(|| {
+        let answer = ask("Public.Example.", RecordType::A);
+        assert_eq!(addresses(&answer), [IpAddr::from(SERVER)]);
+        for (name, kind) in [
+            ("secret.evil.example.", RecordType::A),
+            ("secret.evil.example.", RecordType::TXT),
+            ("allowed.example.", RecordType::A),
+            ("2.100.51.198.in-addr.arpa.", RecordType::PTR),
+            (".", RecordType::NS),
+        ] {
+            let answer = ask(name, kind);
+            assert_eq!(answer.metadata.response_code, ResponseCode::Refused, "{name}");
+            assert!(answer.answers.is_empty());
+        }
+    });
+    assert_eq!(*asked.lock().unwrap(), ["Public.Example."], "nobody hears of the others");
+    let heard = sandbox.heard();
+    let refused = heard.iter().find(|decision| !decision.allowed).unwrap();
+    assert_eq!((refused.protocol, refused.name.as_deref()), (Protocol::Dns, Some("secret.evil.example")));
+
+    // The name server itself is out of reach, and so is any other.
+    assert_eq!(sandbox.run(|| refusal(at(SERVER, 53))), ErrorKind::ConnectionRefused);
+    let direct = sandbox.run(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.connect(at([203, 0, 113, 5], 53)).unwrap();
+        socket.send(b"a question").unwrap();
+        socket.recv(&mut [0; 16]).unwrap_err().kind()
+    });
+    assert_eq!(direct, ErrorKind::HostUnreachable);
+}
+
+#[test]
+fn a_name_allows_the_address_that_it_led_to() {
+    let world = World::new();
+    let server = name_server(&world.internet, SERVER, 0);
+    let target = world.internet.greet(SERVER);
+    let sandbox = world.sandbox_with(config(server), rules(&["public.example"], &["0.0.0.0/0"]));
+    sandbox.run(|| {
+        assert_eq!(refusal(target), ErrorKind::ConnectionRefused, "before the name was resolved");
+        ask("public.example.", RecordType::A);
+        assert_eq!(greeting(target).unwrap(), "welcome");
+    });
+    let told = sandbox.heard();
+    let last = told.last().unwrap();
+    assert_eq!((last.allowed, last.name.as_deref()), (true, Some("public.example")));
+    // Names that were resolved while everything was open count when they are allowed later.
+    let sandbox = world.sandbox(config(server));
+    sandbox.run(|| ask("public.example.", RecordType::A));
+    sandbox.set_rules(rules(&["public.example"], &["0.0.0.0/0"]));
+    assert_eq!(sandbox.run(|| greeting(target)).unwrap(), "welcome");
+    sandbox.set_rules(rules(&["other.example"], &["0.0.0.0/0"]));
+    assert_eq!(sandbox.run(|| refusal(target)), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn names_that_share_an_address_are_told_apart() {
+    let world = World::new();
+    let server = name_server(&world.internet, SERVER, 0);
+    let target = echo(&world.internet);
+    let sandbox = world.sandbox_with(config(server), rules(&["public.example"], &["0.0.0.0/0"]));
+    sandbox.run(|| {
+        ask("public.example.", RecordType::A);
+        let request = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        // In pieces, and after the server has spoken.
+        let mut stream = connect(target).unwrap();
+        let mut hello = [0; 5];
+        stream.read_exact(&mut hello).unwrap();
+        for piece in request("public.example").as_bytes().chunks(7) {
+            stream.write_all(piece).unwrap();
+        }
+        let mut heard = vec![0; request("public.example").len()];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, request("public.example").as_bytes());
+
+        let mut stream = connect(target).unwrap();
+        stream.write_all(request("shared.example").as_bytes()).unwrap();
+        let mut heard = Vec::new();
+        // The server's greeting may still come; nothing of the request does.
+        let _ = stream.read_to_end(&mut heard);
+        assert!(b"hello".starts_with(&heard[..]), "{:?}", String::from_utf8_lossy(&heard));
+        // What says no name at all is bound by the address alone.
+        let mut stream = connect(target).unwrap();
+        stream.write_all(b"\x00plain").unwrap();
+        let mut heard = [0; 11];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"hello\x00plain");
+        // The first packet of QUIC hides its name.
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.connect(target).unwrap();
+        socket.send(&[0xc3; 1200]).unwrap();
+        assert_eq!(socket.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::HostUnreachable);
+    });
+    let denied: Vec<_> = sandbox.heard().into_iter().filter(|decision| !decision.allowed).collect();
+    assert_eq!(denied.len(), 2, "{denied:?}");
+    assert_eq!(denied[0].name.as_deref(), Some("shared.example"));
+    assert_eq!(denied[1].protocol, Protocol::Udp);
+}
+
+#[test]
+fn a_sandbox_can_have_name_servers_of_its_own() {
+    let world = World::new();
+    let listening = |place: &Namespace, address: Ipv4Addr| {
+        let socket = place.run(|| UdpSocket::bind((address, 53)).unwrap());
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            loop {
+                let (length, peer) = socket.recv_from(&mut buffer).unwrap();
+                socket.send_to(&respond(&buffer[..length], 512), peer).unwrap();
+            }
+        });
+    };
+    listening(&world.internet, SERVER);
+    listening(&world.host, HOST);
+    // The machine's own server would never answer.
+    let silent = name_server(&world.internet, SERVER, usize::MAX);
+    let with = |server: Ipv4Addr| Rules::new::<&str>(&[], &[], &[server]).unwrap();
+    let sandbox = world.sandbox_with(config(silent), with(SERVER));
+    assert_eq!(sandbox.run(|| addresses(&ask("public.example.", RecordType::A))), [IpAddr::from(SERVER)]);
+    for forbidden in [HOST, Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 77, 0, 2)] {
+        let sandbox = world.sandbox_with(config(silent), with(forbidden));
+        let answer = sandbox.run(|| ask("public.example.", RecordType::A));
+        assert_eq!(answer.metadata.response_code, ResponseCode::ServFail, "{forbidden}");
+    }
+}
