@@ -24,7 +24,7 @@ try {
     servers.push(server);
     await server.start();
     // Each scene begins where the one before ended: it is one person's visit.
-    const visit = { view, server, script: (name) => `scripted:${join(here, name)}` };
+    const visit = { view, server };
     for (const [name, scene] of scenes) {
       const begun = Date.now();
       title = name;

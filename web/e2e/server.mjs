@@ -3,11 +3,14 @@ import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { createWriteStream, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
 import { freePort, Wire } from "./wire.mjs";
 
 const START_MS = 60_000;
+/** Where the models' parts stand. */
+const SCRIPTS = dirname(fileURLToPath(import.meta.url));
 /** A key for one test: nothing that anybody keeps. */
 const FAR_KEY = `e2b_${"0123456789".repeat(4)}`;
 
@@ -59,7 +62,8 @@ export class Server {
   /** Starts it, on the address it had before if there was one, and returns when it serves. */
   async start() {
     // Tied to this process: a test that is killed leaves no server behind.
-    const child = spawn("setpriv", ["--pdeathsig", "KILL", this.#program, "up", "--listen", this.#listen, "--data", this.data], {
+    const command = [this.#program, "up", "--listen", this.#listen, "--data", this.data, "--scripts", SCRIPTS];
+    const child = spawn("setpriv", ["--pdeathsig", "KILL", ...command], {
       env: environment(this.home),
       stdio: ["ignore", "pipe", "pipe"],
     });
