@@ -6,9 +6,9 @@ use crate::data::{Busy, DataDirectory, ServerNote};
 use crate::local_server::Ourselves;
 use crate::studio::{Options, StudioFlags, Workshop};
 use crate::{doctor, logging, runtime};
+use ::studio::rest;
 use anyhow::{Context, bail};
 use api::{ApiConfig, Elsewhere};
-use ::studio::rest;
 use clap::Args;
 use engine::probe::Isolation;
 use engine::{Engine, EngineConfig};
@@ -169,7 +169,8 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
         Elsewhere::new(TowerToHyperService::new(router))
     });
     let face = ApiConfig { api_key, domain: domain(address), extensions: config.extensions };
-    let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere.unwrap_or_default(), stop.clone()));
+    let serving =
+        tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere.unwrap_or_default(), stop.clone()));
     let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node));
     let wanted = stopping.next().await;
     eprintln!("stopping…");

@@ -246,7 +246,7 @@ impl Studio {
         let listed = self.workspaces().snapshots_of(&project).await.map_err(StudioError::unavailable)?;
         let shown = listed.into_iter().rev().map(|listed| {
             let (files, bytes, verified) = match listed.condition {
-                SnapshotCondition::Whole { files, bytes, .. } => (files, bytes, true),
+                SnapshotCondition::Whole { files, bytes, verified, .. } => (files, bytes, verified),
                 SnapshotCondition::Damaged { .. } => (0, 0, false),
             };
             SnapshotView { key: listed.key, files, bytes, created_at: listed.created_at, verified }

@@ -1,0 +1,146 @@
+//! Opens the studio for a program: where it keeps what outlives it, its first user, its worker.
+
+use super::models::Models;
+use super::premises::Rooms;
+use crate::config::{self, Config};
+use ::studio::records::{NameTaken, Records};
+use ::studio::token::{Digest, new_token};
+use ::studio::{Premises, Settings, Studio};
+use anyhow::Context as _;
+use sdk::Secret;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+use workspace::config::{RecordsConfig, WorkspaceConfig};
+use workspace::provider::LocalServer;
+
+/// Whoever starts the first server.
+const FIRST_USER: &str = "owner";
+/// Below the data directory.
+const DIRECTORY: &str = "studio";
+const TOKEN: &str = "token";
+
+/// Where the studio keeps everything: beside its server's own files unless the configuration says otherwise, since the sandboxes of
+/// its jobs are that server's.
+pub(super) fn workspaces(config: &Config, database: Option<&str>) -> anyhow::Result<WorkspaceConfig> {
+    let records = match database {
+        Some(url) => RecordsConfig { url: Some(url.to_owned()), url_env: None },
+        None => config.records.clone(),
+    };
+    let workspaces = WorkspaceConfig {
+        providers: config.providers.clone(),
+        objects: config.objects.clone(),
+        records,
+        budgets: config.budgets.clone(),
+    };
+    Ok(workspaces.resolve(&directory(config), &config::variable)?)
+}
+
+fn directory(config: &Config) -> PathBuf {
+    config.data.join(DIRECTORY)
+}
+
+/// The records alone, for those who look after users.
+pub(super) async fn records(config: &Config, database: Option<&str>) -> anyhow::Result<Records> {
+    let url = workspaces(config, database)?.records.location(&config::variable)?;
+    Records::open(&url).await.context("the studio's records cannot be opened")
+}
+
+/// How the studio works in this program.
+pub(crate) struct Options {
+    pub(crate) database: Option<String>,
+    /// Where scripted models may be.
+    pub(crate) scripts: Option<PathBuf>,
+    /// Builds at once.
+    pub(crate) builds: usize,
+}
+
+/// The studio of this program, and its worker.
+pub(crate) struct Workshop {
+    pub(crate) studio: Studio,
+    /// Of the first user, where this program knows it.
+    pub(crate) token: Option<Secret>,
+    rooms: Arc<Rooms>,
+    stop: CancellationToken,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Workshop {
+    pub(crate) async fn open(config: &Config, local: &Arc<dyn LocalServer>, options: &Options) -> anyhow::Result<Self> {
+        let workspaces = workspaces(config, options.database.as_deref())?;
+        let url = workspaces.records.location(&config::variable)?;
+        let models = Models::new(options.scripts.as_deref()).context("the directory of scripts cannot be used")?;
+        let rooms = Arc::new(Rooms::open(config, &workspaces, local, models).await?);
+        let settings = Settings { builds: options.builds, ..Settings::default() };
+        let credits = settings.first_credits;
+        let studio = Studio::open(&url, Arc::clone(&rooms) as Arc<dyn Premises>, settings).await?;
+        let token = first_token(studio.records(), &directory(config), credits).await?;
+        Ok(Self { studio, token, rooms, stop: CancellationToken::new(), worker: None })
+    }
+
+    /// Begins to build what is waiting. The server that sandboxes come from must be there.
+    pub(crate) fn work(&mut self) {
+        self.worker = Some(tokio::spawn(::studio::work(self.studio.clone(), self.stop.clone())));
+    }
+
+    /// Leaves what is being built to whoever comes next, and ends.
+    pub(crate) async fn close(&mut self) {
+        self.stop.cancel();
+        if let Some(worker) = self.worker.take()
+            && let Err(error) = worker.await
+        {
+            warn!(%error, "the worker broke off");
+        }
+        self.studio.close().await;
+        self.rooms.close().await;
+    }
+}
+
+/// The first user's token. It is made with the user and kept in the data directory, as the server's key is; where somebody else made
+/// the user, only they have it.
+async fn first_token(records: &Records, directory: &Path, credits: i64) -> anyhow::Result<Option<Secret>> {
+    let file = directory.join(TOKEN);
+    match fs::read_to_string(&file) {
+        Ok(token) => {
+            let token = token.trim().to_owned();
+            let known = match Digest::of(&token) {
+                Some(digest) => records.user_with(&digest).await?.is_some(),
+                None => false,
+            };
+            if known {
+                return Ok(Some(Secret::from(token)));
+            }
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+    }
+    if records.has_users().await? {
+        return Ok(None);
+    }
+    let token = new_token();
+    let digest = Digest::of(token.expose()).context("a new token has the form of one")?;
+    // The file first: a token that nobody has would open nothing, a user without a token could not be entered.
+    write(directory, TOKEN, token.expose()).with_context(|| format!("cannot write {}", file.display()))?;
+    match records.add_user(FIRST_USER, &digest, credits).await {
+        Ok(_) => Ok(Some(token)),
+        // Another process was quicker.
+        Err(NameTaken::Taken(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// For its owner's eyes only, and whole.
+fn write(directory: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let beside = directory.join(format!(".{name}"));
+    let mut file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(beside, directory.join(name))
+}

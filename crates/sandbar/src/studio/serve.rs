@@ -1,0 +1,102 @@
+//! `sandbar studio`: the studio alone, without a server of sandboxes of its own.
+
+use super::open::{Options, Workshop};
+use crate::config::{Config, Overrides};
+use crate::local_server::LocalStarter;
+use crate::sandbox::interrupt::Stops;
+use crate::{logging, runtime};
+use ::studio::rest;
+use anyhow::Context as _;
+use clap::Args;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use workspace::provider::LocalServer;
+
+/// Serve the studio alone: several on one Postgres share the work.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar studio --database postgres://studio@db.example/studio
+  sandbar studio --database sqlite:///srv/studio.sqlite --listen 127.0.0.1:0
+
+Sandboxes come from the providers of the configuration, or from this machine's `sandbar up`. `sandbar up` has a studio of its own.
+
+A worker that is killed loses nothing: another goes on with its jobs within 15 seconds.")]
+pub(crate) struct Serve {
+    /// Where jobs and everything else is remembered: sqlite:///FILE or postgres://… [default: in the data directory]
+    #[arg(long, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+    /// Address of the listener; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4981")]
+    listen: SocketAddr,
+    /// The data directory [default: $XDG_DATA_HOME/sandbar]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    studio: StudioFlags,
+}
+
+/// What `sandbar up` and `sandbar studio` have in common.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Studio")]
+pub(crate) struct StudioFlags {
+    /// Where files for scripted models are; users can choose them
+    #[arg(long, value_name = "DIR", env = "SANDBAR_STUDIO_SCRIPTS")]
+    scripts: Option<PathBuf>,
+    /// Builds at once; 0 builds nothing here
+    #[arg(long, value_name = "COUNT", default_value_t = 2, env = "SANDBAR_STUDIO_BUILDS")]
+    builds: usize,
+}
+
+impl StudioFlags {
+    pub(crate) fn options(self, database: Option<String>) -> Options {
+        Options { database, scripts: self.scripts, builds: self.builds }
+    }
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        logging::start()?;
+        runtime::block_on(self.serve())
+    }
+
+    async fn serve(self) -> anyhow::Result<()> {
+        let overrides = Overrides { data: self.data, ..Overrides::default() };
+        let config = Config::load(self.config.as_deref(), &overrides)?;
+        let listener = TcpListener::bind(self.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}; --listen names another address", self.listen))?;
+        let mut stops = Stops::install()?;
+        let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(&config, self.config.as_deref())?);
+        let mut workshop = Workshop::open(&config, &local, &self.studio.options(self.database)).await?;
+        let mut out = std::io::stdout();
+        if let Some(token) = &workshop.token {
+            writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
+        }
+        writeln!(out, "ready: http://{}", listener.local_addr()?)?;
+        out.flush()?;
+        workshop.work();
+        let stop = CancellationToken::new();
+        let router = rest::router(workshop.studio.clone(), &rest::Face::default(), stop.clone());
+        let serving = tokio::spawn(rest::serve(listener, router, stop.clone()));
+        stops.next().await;
+        eprintln!("stopping…");
+        stop.cancel();
+        let finish = async {
+            workshop.close().await;
+            serving.await
+        };
+        tokio::select! {
+            served = finish => served.context("the listener failed")?.context("the listener failed"),
+            // Who asks twice does not want to wait.
+            _ = stops.next() => Ok(()),
+        }
+    }
+}

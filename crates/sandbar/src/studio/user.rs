@@ -1,0 +1,152 @@
+//! `sandbar user`: who may use the studio, and how often.
+
+use super::open;
+use crate::config::{Config, Overrides};
+use crate::sandbox::show::Show;
+use crate::{logging, runtime};
+use ::studio::User;
+use ::studio::records::{Credited, NameTaken, Records};
+use ::studio::token::{Digest, new_token};
+use anyhow::{Context as _, anyhow, bail};
+use clap::{Args, Subcommand};
+use sdk::Secret;
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Who may use the studio, and how many builds they have.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar user add ada --credits 5        prints her token, once
+  sandbar user add ada --json             {name, token}
+  sandbar user token ada                  a new token in place of the old one
+  sandbar user credits ada                what is left
+  sandbar user credits ada --add 10
+  sandbar user list
+
+The first user is called `owner`; `sandbar up` makes and prints their token.")]
+pub(crate) struct Users {
+    #[command(subcommand)]
+    command: Command,
+    /// Print JSON for programs
+    #[arg(long, global = true)]
+    json: bool,
+    /// The studio's database, when it is not the data directory's
+    #[arg(long, global = true, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+    /// The data directory [default: $XDG_DATA_HOME/sandbar]
+    #[arg(long, global = true, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, global = true, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Add a user and print their token
+    Add {
+        name: String,
+        /// Builds they may begin with
+        #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+        credits: i64,
+    },
+    /// Print a new token for a user, in place of all they had
+    Token { name: String },
+    /// Show a user's credits, or give more
+    Credits {
+        name: String,
+        /// How many to add; with a minus sign, to take away
+        #[arg(long, value_name = "COUNT", allow_hyphen_values = true)]
+        add: Option<i64>,
+    },
+    /// Show all users
+    List,
+}
+
+/// Longer names are no names.
+const LONGEST_NAME: usize = 100;
+
+impl Users {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        logging::start_if_wanted()?;
+        runtime::block_on(self.done())
+    }
+
+    async fn done(self) -> anyhow::Result<()> {
+        let overrides = Overrides { data: self.data, ..Overrides::default() };
+        let config = Config::load(self.config.as_deref(), &overrides)?;
+        let records = open::records(&config, self.database.as_deref()).await?;
+        let show = Show::new(self.json);
+        match self.command {
+            Command::Add { name, credits } => {
+                if name.trim().is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+                    bail!("a name has 1 to {LONGEST_NAME} characters that can be shown");
+                }
+                let (token, digest) = fresh()?;
+                match records.add_user(&name, &digest, credits).await {
+                    Ok(_) => told(show, &name, &token)?,
+                    Err(NameTaken::Taken(name)) => {
+                        bail!("there is a user {name} already; `sandbar user token {name}` gives them a new token")
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Command::Token { name } => {
+                let user = known(&records, &name).await?;
+                let (token, digest) = fresh()?;
+                records.replace_token(&user.id, &digest).await?;
+                told(show, &name, &token)?;
+            }
+            Command::Credits { name, add } => {
+                let user = known(&records, &name).await?;
+                let left = match add {
+                    Some(change) => match records.credit(&user.id, change, "given by hand").await? {
+                        Credited::Done(left) => left,
+                        Credited::TooFew => bail!("{name} has fewer credits than that"),
+                    },
+                    None => records.credits(&user.id).await?,
+                };
+                match self.json {
+                    true => show.object(&json!({ "name": name, "credits": left }))?,
+                    false => show.line(left.to_string())?,
+                }
+            }
+            Command::List => {
+                let mut rows = Vec::new();
+                for user in records.users().await? {
+                    rows.push((user.name, records.credits(&user.id).await?));
+                }
+                if self.json {
+                    let users: Vec<_> =
+                        rows.iter().map(|(name, credits)| json!({ "name": name, "credits": credits })).collect();
+                    show.object(&json!({ "users": users }))?;
+                } else {
+                    let rows: Vec<Vec<String>> =
+                        rows.into_iter().map(|(name, credits)| vec![name, credits.to_string()]).collect();
+                    show.table(&["NAME", "CREDITS"], &rows)?;
+                }
+            }
+        }
+        records.close().await?;
+        Ok(())
+    }
+}
+
+fn fresh() -> anyhow::Result<(Secret, Digest)> {
+    let token = new_token();
+    let digest = Digest::of(token.expose()).context("a new token has the form of one")?;
+    Ok((token, digest))
+}
+
+async fn known(records: &Records, name: &str) -> anyhow::Result<User> {
+    let user = records.user_named(name).await?;
+    user.ok_or_else(|| anyhow!("there is no user {name}; `sandbar user list` shows those there are"))
+}
+
+fn told(show: Show, name: &str, token: &Secret) -> std::io::Result<()> {
+    match show.json {
+        true => show.object(&json!({ "name": name, "token": token.expose() })),
+        false => show.line(format!("export SANDBAR_TOKEN={}", token.expose())),
+    }
+}
