@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use serde_json::Value;
-use tokio::time::timeout;
 use tools::{ErrorCode, ToolResult, Watch};
 
-use super::execute::{BACKSTOP, execute, output};
+use super::execute::{execute, output};
 use super::observe::{self, Shaped};
 use super::stuck::Verdict;
 use super::{End, LAST_TURN, MOST_FORMAT_ERRORS, Next, Run, RunError};
@@ -239,9 +238,15 @@ impl Run {
         }
         let safe: String = call.id.chars().filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect();
         let path = format!("/tmp/.sandbar-agent/{safe}.log");
-        let input = serde_json::json!({ "path": path, "content": text });
-        let kept = timeout(BACKSTOP, self.parts.tools.dispatch("write_file", input)).await;
-        kept.ok().filter(|kept| !kept.is_error).map(|_| path)
+        let kept = self.aside("write_file", serde_json::json!({ "path": path, "content": text })).await;
+        (!kept.is_error).then_some(path)
+    }
+
+    /// A call of our own, which the model does not hear of.
+    pub(super) async fn aside(&self, tool: &str, input: Value) -> ToolResult {
+        let call = ToolUse { id: String::new(), name: tool.to_owned(), input, extra: serde_json::Map::new() };
+        let watch = Watch { cancel: self.parts.cancel.child_token(), ..Watch::default() };
+        execute(Arc::clone(&self.parts.tools), call, watch).await.1
     }
 
     /// Settles a call that is not made, or whose outcome nobody knows.

@@ -42,7 +42,7 @@ impl Run {
     async fn written(&self, call: &ToolUse, path: &str) -> String {
         let content = call.input["content"].as_str().unwrap_or_default();
         let wanted: String = Sha256::digest(content.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-        let read = self.parts.tools.dispatch("read_file", json!({ "path": path, "limit": 1 })).await;
+        let read = self.aside("read_file", json!({ "path": path, "limit": 1 })).await;
         match read.structured["sha256"].as_str() {
             Some(found) if found == wanted => format!("Checked: {path} has exactly this content now."),
             Some(_) => format!("Checked: {path} exists with other content. Look with read_file before you repeat it."),

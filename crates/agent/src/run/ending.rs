@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use workspace::ledger::Usd;
 
 use super::{End, Report, Run, RunError};
@@ -13,6 +14,8 @@ use crate::workplace::WorkplaceError;
 
 /// For saving and pausing at the end.
 const KEEPING: Duration = Duration::from_secs(600);
+/// For the same when the run has been stopped.
+const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
 impl Run {
     /// A limit that is reached.
@@ -81,8 +84,9 @@ impl Run {
     /// At a limit nothing is lost and nothing goes on costing: saved, paused, said.
     async fn keep(&mut self, message: &mut String) -> Result<(), RunError> {
         self.flush().await?;
-        let saved = keeping("save the files", self.parts.workplace.save()).await;
-        let paused = keeping("pause the sandbox", self.parts.workplace.pause()).await;
+        let cancel = &self.parts.cancel;
+        let saved = keeping("save the files", cancel, self.parts.workplace.save()).await;
+        let paused = keeping("pause the sandbox", cancel, self.parts.workplace.pause()).await;
         let problem = |error: &WorkplaceError| format!("{error}: {}", error.source);
         message.push_str(match (&saved, &paused) {
             (Ok(_), Ok(())) => " The files are saved and the sandbox is paused.",
@@ -99,13 +103,20 @@ impl Run {
     }
 }
 
-/// Whatever keeps something is not waited for without end.
+/// What of a run is waited for, but not without end, and not long after the run was stopped.
 pub(super) async fn keeping<T>(
     what: &'static str,
+    cancel: &CancellationToken,
     work: impl Future<Output = Result<T, WorkplaceError>>,
 ) -> Result<T, WorkplaceError> {
-    match timeout(KEEPING, work).await {
-        Ok(done) => done,
-        Err(_) => Err(WorkplaceError { what, source: "it took too long".into() }),
+    let stopped = async {
+        cancel.cancelled().await;
+        tokio::time::sleep(CANCEL_GRACE).await;
+    };
+    let given_up = |why: &str| Err(WorkplaceError { what, source: why.into() });
+    tokio::select! {
+        biased;
+        done = timeout(KEEPING, work) => done.unwrap_or_else(|_| given_up("it took too long")),
+        () = stopped => given_up("the run was stopped meanwhile"),
     }
 }

@@ -15,7 +15,7 @@ use crate::message::ToolUse;
 /// For a dispatcher to end what was cancelled; with the rest of the work this stays within two seconds.
 const CANCEL_GRACE: Duration = Duration::from_millis(1500);
 /// A call that takes this much longer than it may has been forgotten.
-pub(super) const BACKSTOP: Duration = Duration::from_secs(600);
+const BACKSTOP: Duration = Duration::from_secs(600);
 const BASH_DEFAULT: u64 = 60;
 
 /// Tells what a call's command says while it runs.

@@ -17,7 +17,12 @@ impl Run {
         self.flush().await?;
         let title = phase.goal.lines().next().unwrap_or_default().to_owned();
         let message = format!("Phase {}: {title}", index + 1);
-        let kept = keeping("commit the phase", self.parts.workplace.commit_phase(&message)).await;
+        let (place, cancel) = (&self.parts.workplace, &self.parts.cancel);
+        let kept = keeping("commit the phase", cancel, place.commit_phase(&message)).await;
+        if kept.is_err() && self.parts.cancel.is_cancelled() {
+            // Whoever goes on with the run keeps the phase.
+            return Ok(Next::Stop(End::cancelled()));
+        }
         let committed = kept.unwrap_or_else(|error| {
             tracing::warn!(error = &error as &dyn std::error::Error, "a phase was not kept");
             Committed::default()

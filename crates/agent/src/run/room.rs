@@ -49,15 +49,17 @@ impl Run {
             return Ok(Next::GoOn);
         }
         self.prune();
-        let fits = |run: &Self| !run.full && run.state.context * 100 < window * COMPACT_AT;
-        if fits(self) {
-            return Ok(Next::GoOn);
+        if self.full {
+            return self.compact().await;
         }
+        let fits = |context: u64| context * 100 < window * COMPACT_AT;
         // A part of the figure is an estimate; what is about to be lost is worth a question.
-        if let Some(context) = self.counted(&self.state.messages).await {
+        if !fits(self.state.context)
+            && let Some(context) = self.counted(&self.state.messages).await
+        {
             self.state.context = context;
         }
-        if fits(self) { Ok(Next::GoOn) } else { self.compact().await }
+        if fits(self.state.context) { Ok(Next::GoOn) } else { self.compact().await }
     }
 
     /// The tokens of a conversation, if the provider counts them. One that does not answer is no obstacle.

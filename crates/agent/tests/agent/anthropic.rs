@@ -176,10 +176,13 @@ async fn tokens_cost_and_headers_are_as_the_service_wants_them() {
     );
 }
 
+fn count(tokens: u64) -> Reply {
+    Reply::Status { status: 200, headers: "", body: json!({ "input_tokens": tokens }).to_string() }
+}
+
 #[tokio::test]
 async fn the_tokens_of_a_request_can_be_counted() {
-    let counted = Reply::Status { status: 200, headers: "", body: json!({ "input_tokens": 4711 }).to_string() };
-    let server = WireServer::start(vec![counted]).await;
+    let server = WireServer::start(vec![count(4711)]).await;
     let messages = [sandbar_agent::Message::user("hi")];
     let request = sandbar_agent::model::Request {
         tools: &[],
@@ -235,16 +238,19 @@ async fn a_conversation_that_is_too_long_is_shortened_and_sent_again() {
     let (report, events, server, _) = run(vec![
         whole(answer_with(&[bash("a", "echo one")], "tool_use", 999_000)),
         // It was near the limit, so a summary is asked for before the next turn.
+        count(999_100),
         whole(answer(&[text("A summary of it.")], "end_turn")),
+        count(500),
         too_long(),
         done(),
     ])
     .await;
     assert!(
-        events.iter().any(|one| matches!(one.event, Event::Compacted { before, after } if after * 100 <= before * 40))
+        events.iter().any(|one| matches!(one.event, Event::Compacted { before: 999_100, after: 500 })),
+        "{events:?}"
     );
     let bodies = server.bodies();
-    assert!(bodies[2]["messages"][0]["content"][0]["text"].as_str().expect("text").contains("A summary of it."));
+    assert!(bodies[4]["messages"][0]["content"][0]["text"].as_str().expect("text").contains("A summary of it."));
     // Nothing was done since, so shortening again would not help.
     assert_eq!(report.stop_reason, StopReason::ContextExhausted, "{}", report.message);
 }

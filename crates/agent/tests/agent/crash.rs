@@ -4,102 +4,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use async_trait::async_trait;
-use jiff::Timestamp;
-use sandbar_agent::approval::Answer;
-use sandbar_agent::records::{AppendError, Entry, Head, MemoryRunRecords, RunRecord, RunRecordsError};
-use sandbar_agent::{Message, Model, Plan, Run, RunId, RunRecords, StopReason};
+use sandbar_agent::records::MemoryRunRecords;
+use sandbar_agent::{Message, Model, Run, RunId, RunRecords, StopReason};
 use serde_json::json;
 
+use crate::gate::{Gated, Side};
 use crate::support::{Puppet, Rig, bash, call, done, plan, quick, results, says};
 
-/// Where the process is killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kill {
-    Before,
-    After,
+fn memory() -> Arc<dyn RunRecords> {
+    Arc::new(MemoryRunRecords::default())
 }
 
-/// Records that stop the world at a write: nobody who waits for it ever goes on.
-struct Deadly {
-    inner: Arc<MemoryRunRecords>,
-    writes: AtomicU64,
-    at: u64,
-    kill: Kill,
-    dead: tokio::sync::Notify,
-}
-
-impl Deadly {
-    async fn die(&self) {
-        self.dead.notify_one();
-        std::future::pending::<()>().await;
-    }
-}
-
-#[async_trait]
-impl RunRecords for Deadly {
-    async fn begin(&self, run: &RunRecord) -> Result<(), RunRecordsError> {
-        self.inner.begin(run).await
-    }
-
-    async fn append(&self, id: &RunId, count: u64, entries: &[Entry], head: &Head) -> Result<(), AppendError> {
-        let is_it = self.writes.fetch_add(1, Ordering::SeqCst) == self.at;
-        if is_it && self.kill == Kill::Before {
-            self.die().await;
-        }
-        self.inner.append(id, count, entries, head).await?;
-        if is_it {
-            self.die().await;
-        }
-        Ok(())
-    }
-
-    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, RunRecordsError> {
-        self.inner.run(id).await
-    }
-
-    async fn runs(&self) -> Result<Vec<RunRecord>, RunRecordsError> {
-        self.inner.runs().await
-    }
-
-    async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError> {
-        self.inner.entries(id, skip).await
-    }
-
-    async fn of_call(&self, id: &RunId, call: &str) -> Result<Vec<Entry>, RunRecordsError> {
-        self.inner.of_call(id, call).await
-    }
-
-    async fn answer(&self, id: &RunId, call: &str, answer: &Answer) -> Result<bool, RunRecordsError> {
-        self.inner.answer(id, call, answer).await
-    }
-
-    async fn answered(&self, id: &RunId, call: &str) -> Result<Option<Answer>, RunRecordsError> {
-        self.inner.answered(id, call).await
-    }
-
-    async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {
-        self.inner.replan(id, plan).await
-    }
-
-    async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
-        self.inner.ask_to_cancel(id).await
-    }
-
-    async fn forget_cancel(&self, id: &RunId) -> Result<(), RunRecordsError> {
-        self.inner.forget_cancel(id).await
-    }
-
-    async fn touch(&self, id: &RunId, now: Timestamp) -> Result<bool, RunRecordsError> {
-        self.inner.touch(id, now).await
-    }
-}
-
-const TURNS: usize = 12;
+pub(crate) const TURNS: usize = 12;
 
 /// A model that counts to twelve in a file, one number a turn, and looks before it repeats what nobody knows of: as a good
 /// model does. It knows nothing but the conversation.
-fn counting() -> Arc<dyn Model> {
+pub(crate) fn counting() -> Arc<dyn Model> {
     Arc::new(Puppet::new(|_, messages| {
         let said = results(messages);
         let ids: Vec<&str> = messages.iter().flat_map(Message::calls).map(|call| call.id.as_str()).collect();
@@ -124,18 +44,11 @@ fn counting() -> Arc<dyn Model> {
 async fn killed_at_every_write_a_run_of_twelve_turns_ends_the_same() {
     let expected: String = (1..=TURNS).map(|number| format!("{number}\n")).collect();
     let mut unknown = 0;
-    for kill in [Kill::Before, Kill::After] {
+    for kill in [Side::Before, Side::After] {
         for at in 0.. {
-            let rig = Rig::new();
-            let inner = Arc::new(MemoryRunRecords::default());
-            let deadly = Arc::new(Deadly {
-                inner: Arc::clone(&inner),
-                writes: AtomicU64::new(0),
-                at,
-                kill,
-                dead: tokio::sync::Notify::new(),
-            });
-            let rig = Rig { records: Arc::clone(&deadly) as Arc<dyn RunRecords>, ..rig };
+            let inner = memory();
+            let (records, dead) = Gated::deadly(&inner, kill, at);
+            let rig = Rig { records, ..Rig::new() };
             let id = RunId::new();
             let work = async {
                 let run = Run::begin(rig.parts(counting()), id.clone(), plan(quick())).await.expect("begun");
@@ -144,7 +57,7 @@ async fn killed_at_every_write_a_run_of_twelve_turns_ends_the_same() {
             let finished = tokio::select! {
                 biased;
                 report = work => Some(report),
-                () = deadly.dead.notified() => None,
+                () = dead.notified() => None,
             };
             let memory = Arc::clone(&rig.memory);
             let count = || memory.get("/home/user/count").map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -181,7 +94,7 @@ async fn killed_at_every_write_a_run_of_twelve_turns_ends_the_same() {
 }
 
 /// One beginning and one end for every call, over both processes.
-async fn check_record(rig: &Rig, id: &RunId) {
+pub(crate) async fn check_record(rig: &Rig, id: &RunId) {
     let entries = rig.records.entries(id, 0).await.expect("entries");
     let of = |kind: &str| {
         let mut ids: Vec<String> = entries
@@ -204,17 +117,10 @@ async fn what_can_be_checked_is_told() {
     for (content, found) in
         [("new\n", "has exactly this content now"), ("old\n", "exists with other content"), ("", "does not exist")]
     {
-        let rig = Rig::new();
-        let (inner, id) = (Arc::new(MemoryRunRecords::default()), RunId::new());
+        let (inner, id) = (memory(), RunId::new());
         // The third write is the one that begins the call.
-        let deadly = Arc::new(Deadly {
-            inner: Arc::clone(&inner),
-            writes: AtomicU64::new(0),
-            at: 2,
-            kill: Kill::After,
-            dead: tokio::sync::Notify::new(),
-        });
-        let rig = Rig { records: Arc::clone(&deadly) as Arc<dyn RunRecords>, ..rig };
+        let (records, dead) = Gated::deadly(&inner, Side::After, 2);
+        let rig = Rig { records, ..Rig::new() };
         let model = || {
             Arc::new(Puppet::new(|_, messages| match messages.len() {
                 1 => says(vec![
@@ -228,7 +134,7 @@ async fn what_can_be_checked_is_told() {
             async { Run::begin(rig.parts(model()), id.clone(), plan(quick())).await.expect("begun").drive().await };
         tokio::select! {
             _ = work => panic!("it was not killed"),
-            () = deadly.dead.notified() => {}
+            () = dead.notified() => {}
         }
         if !content.is_empty() {
             rig.memory.put("/home/user/x", content);
@@ -244,16 +150,9 @@ async fn what_can_be_checked_is_told() {
 
 #[tokio::test]
 async fn a_script_goes_on_where_it_was_and_looks_first_if_it_can() {
-    let rig = Rig::new();
-    let (inner, id) = (Arc::new(MemoryRunRecords::default()), RunId::new());
-    let deadly = Arc::new(Deadly {
-        inner: Arc::clone(&inner),
-        writes: AtomicU64::new(0),
-        at: 4,
-        kill: Kill::After,
-        dead: tokio::sync::Notify::new(),
-    });
-    let rig = Rig { records: Arc::clone(&deadly) as Arc<dyn RunRecords>, ..rig };
+    let (inner, id) = (memory(), RunId::new());
+    let (records, dead) = Gated::deadly(&inner, Side::After, 4);
+    let rig = Rig { records, ..Rig::new() };
     let turn = |command: &str| json!({ "tool_calls": [{ "name": "bash", "input": { "command": command } }] });
     let model = || {
         let mut third = turn("echo three >> log");
@@ -263,7 +162,7 @@ async fn a_script_goes_on_where_it_was_and_looks_first_if_it_can() {
     let work = async { Run::begin(rig.parts(model()), id.clone(), plan(quick())).await.expect("begun").drive().await };
     tokio::select! {
         _ = work => panic!("it was not killed"),
-        () = deadly.dead.notified() => {}
+        () = dead.notified() => {}
     }
     let rig = Rig { records: inner, ..rig };
     let report = Run::resume(rig.parts(model()), id).await.expect("resumed").drive().await.expect("an end");
@@ -309,13 +208,11 @@ async fn a_script_that_is_killed_while_it_looks_looks_again() {
         crate::support::script(&json!((1..=4).map(turn).collect::<Vec<_>>()))
     };
     for (first, second) in (1..7).flat_map(|first| (0..6).map(move |second| (first, second))) {
-        let (inner, id) = (Arc::new(MemoryRunRecords::default()), RunId::new());
+        let (inner, id) = (memory(), RunId::new());
         let mut rig = Rig::new();
         for (begun, at) in [(false, first), (true, second)] {
-            let writes = AtomicU64::new(0);
-            let dead = tokio::sync::Notify::new();
-            let deadly = Arc::new(Deadly { inner: Arc::clone(&inner), writes, at, kill: Kill::After, dead });
-            rig = Rig { records: Arc::clone(&deadly) as Arc<dyn RunRecords>, ..rig };
+            let (records, dead) = Gated::deadly(&inner, Side::After, at);
+            rig = Rig { records, ..rig };
             let work = async {
                 let parts = rig.parts(model());
                 let run = if begun {
@@ -328,7 +225,7 @@ async fn a_script_that_is_killed_while_it_looks_looks_again() {
             tokio::select! {
                 biased;
                 _ = work => {}
-                () = deadly.dead.notified() => {}
+                () = dead.notified() => {}
             }
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         }
@@ -341,5 +238,28 @@ async fn a_script_that_is_killed_while_it_looks_looks_again() {
             "1\n2\n3\n",
             "killed at {first}, then at {second}"
         );
+    }
+}
+
+#[tokio::test]
+async fn circles_are_counted_over_a_crash() {
+    let model =
+        || Arc::new(Puppet::new(|_, messages| says(vec![bash(&format!("t{}", messages.len()), "cat nothing")])));
+    // Three results are written down then, and nothing of the fourth call.
+    for (side, at) in [(Side::After, 7), (Side::Before, 8)] {
+        let (inner, id) = (memory(), RunId::new());
+        let (records, dead) = Gated::deadly(&inner, side, at);
+        let rig = Rig { records, ..Rig::new() };
+        let work =
+            async { Run::begin(rig.parts(model()), id.clone(), plan(quick())).await.expect("begun").drive().await };
+        tokio::select! {
+            _ = work => panic!("it was not killed"),
+            () = dead.notified() => {}
+        }
+        let rig = Rig { records: inner, ..rig };
+        let report = Run::resume(rig.parts(model()), id).await.expect("resumed").drive().await.expect("an end");
+        assert_eq!(report.stop_reason, StopReason::Stuck, "{}", report.message);
+        let all = results(&report.conversation);
+        assert!(all.len() == 5 && all[2].contains("3 times"), "{all:#?}");
     }
 }

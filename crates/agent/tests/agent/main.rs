@@ -2,7 +2,10 @@
 //! the records on every database; and a few runs in real sandboxes.
 
 mod anthropic;
+mod cancel;
 mod crash;
+mod gate;
+mod killed;
 mod openai;
 mod property;
 mod real;

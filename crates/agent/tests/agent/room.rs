@@ -111,6 +111,28 @@ async fn a_full_conversation_becomes_a_summary_with_the_ledger() {
 }
 
 #[tokio::test]
+async fn what_the_provider_counts_decides() {
+    const WINDOW: u64 = 30_000;
+    let rig = Rig::new();
+    stubborn(&rig);
+    let model = Puppet::new(|turn, _| match turn {
+        turn if turn < 40 => says(vec![
+            call(&format!("w{turn}"), "write_file", json!({ "path": format!("out/{turn}"), "content": "x\n" })),
+            bash(&format!("t{turn}"), &format!("fail {turn}")),
+        ]),
+        _ => done(),
+    });
+    // A tokenizer for which the same texts are twice as long as the loop would think.
+    let model = Arc::new(model.window(WINDOW).counts(2));
+    let (report, events) = rig.run(Arc::clone(&model) as Arc<_>, plan(long())).await;
+    assert_eq!(report.stop_reason, StopReason::Completed, "{}", report.message);
+    let shortened = shortened(&events);
+    assert!(!shortened.is_empty() && shortened.iter().all(|(_, after)| after * 100 <= WINDOW * 40), "{shortened:?}");
+    let counted = model.counted.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(shortened.iter().all(|(before, after)| counted.contains(before) && counted.contains(after)), "{counted:?}");
+}
+
+#[tokio::test]
 async fn without_progress_a_second_summary_is_the_end() {
     let rig = Rig::new();
     stubborn(&rig);

@@ -36,7 +36,8 @@ async fn a_script_is_followed_to_its_end() {
         .map(|one| serde_json::to_value(&one.event).expect("an event")["type"].as_str().expect("a type").to_owned())
         .collect();
     let expected = "run_started turn_started text_delta message usage tool_call_started tool_call_finished observed turn_started \
-                    usage tool_call_started tool_call_finished observed turn_started text_delta message usage run_finished";
+                    usage tool_call_started tool_output_delta tool_call_finished observed turn_started text_delta message usage \
+                    run_finished";
     assert_eq!(kinds.join(" "), expected);
     let wrong = script(&json!([
         { "tool_calls": [{ "name": "bash", "input": { "command": "echo no" } }] },
@@ -503,4 +504,22 @@ async fn those_who_watch_see_what_the_model_saw() {
     };
     assert_eq!(of("b", 0).await.as_deref(), Some(&picture[..]));
     assert_eq!((of("b", 1).await, of("a", 0).await, of("z", 0).await), (None, None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_is_told_as_it_comes() {
+    let rig = Rig::new();
+    let (out, err) = (|text: &str| Step::Out(text.into()), |text: &str| Step::Err(text.into()));
+    let pause = || Step::Sleep(Duration::from_secs(2));
+    rig.memory.on("build", [out("one\ntw"), pause(), out("o\n"), err("oh\n"), pause(), out("three")]);
+    let model = Puppet::new(|turn, _| if turn == 0 { says(vec![bash("a", "build")]) } else { done() });
+    let (_, events) = rig.run(Arc::new(model), plan(quick())).await;
+    let told: Vec<(&str, &str)> = events
+        .iter()
+        .filter_map(|one| match &one.event {
+            Event::ToolOutputDelta { stream, chunk, .. } => Some((stream.as_str(), chunk.as_str())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [("stdout", "one\n"), ("stdout", "two\n"), ("stderr", "oh\n"), ("stdout", "three")]);
 }

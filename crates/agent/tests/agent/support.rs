@@ -138,6 +138,9 @@ pub(crate) struct Puppet {
     window: u64,
     price: Option<Price>,
     pub(crate) requests: Mutex<Vec<(Purpose, String)>>,
+    /// Tokens for each that the loop would think of; none: it does not count.
+    scale: Option<u64>,
+    pub(crate) counted: Mutex<Vec<u64>>,
 }
 
 impl Puppet {
@@ -149,11 +152,17 @@ impl Puppet {
             window: 200_000,
             price: Some(price),
             requests: Mutex::default(),
+            scale: None,
+            counted: Mutex::default(),
         }
     }
 
     pub(crate) fn window(self, window: u64) -> Self {
         Self { window, ..self }
+    }
+
+    pub(crate) fn counts(self, scale: u64) -> Self {
+        Self { scale: Some(scale), ..self }
     }
 
     pub(crate) fn without_price(self) -> Self {
@@ -179,6 +188,13 @@ impl Model for Puppet {
         self.price
     }
 
+    async fn count(&self, request: Request<'_>) -> Result<Option<u64>, ModelError> {
+        let Some(scale) = self.scale else { return Ok(None) };
+        let count = scale * request.messages.iter().map(Message::tokens).sum::<u64>();
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).push(count);
+        Ok(Some(count))
+    }
+
     async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError> {
         let wire = serde_json::to_value(request.messages).expect("messages serialise");
         if let Some(problem) = wrong_with(&wire) {
@@ -196,7 +212,8 @@ impl Model for Puppet {
             }
         }
         if turn.usage == Usage::default() {
-            turn.usage = Usage { input_tokens: prompt, output_tokens: 10, ..Usage::default() };
+            turn.usage =
+                Usage { input_tokens: prompt * self.scale.unwrap_or(1), output_tokens: 10, ..Usage::default() };
         }
         Ok(turn)
     }
