@@ -93,6 +93,8 @@ fn sqlite(path: PathBuf) -> ConnectOptions {
                 .journal_mode(SqliteJournalMode::Wal)
                 .synchronous(SqliteSynchronous::Full)
                 .busy_timeout(BUSY_TIMEOUT)
+                // The values of variables do not stay in pages that are free.
+                .pragma("secure_delete", "ON")
         });
     options
 }

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use sdk::Secret;
 use sea_orm::sea_query::{Expr, ExprTrait, OnConflict, Query};
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbErr, EntityTrait, IntoActiveModel,
-    QueryFilter, QueryOrder, SqlErr, TransactionTrait,
+    ActiveModelTrait, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, DbErr, EntityTrait,
+    IntoActiveModel, QueryFilter, QueryOrder, SqlErr, TransactionTrait,
 };
 
 use super::database::{DatabaseRecords, cannot};
@@ -89,7 +89,12 @@ impl WorkspaceRecords for DatabaseRecords {
         let transaction = self.under(lease).await?;
         let removed = workspace::Entity::delete_by_id(lease.workspace.as_str()).exec(&transaction).await;
         removed.map_err(cannot("change"))?;
-        transaction.commit().await.map_err(|error| cannot("change")(error).into())
+        transaction.commit().await.map_err(|error| ChangeError::from(cannot("change")(error)))?;
+        // What it was still stands in SQLite's log. Whoever reads now keeps it from being cut; a later one does it.
+        if self.database.get_database_backend() == DbBackend::Sqlite {
+            let _later = self.database.execute_unprepared("PRAGMA wal_checkpoint(TRUNCATE)").await;
+        }
+        Ok(())
     }
 }
 

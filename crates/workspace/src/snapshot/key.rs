@@ -136,6 +136,11 @@ pub(crate) fn manifest(project: &ProjectId, stamp: Stamp) -> Key {
     folder(project).join(format!("{stamp}{MANIFEST}"))
 }
 
+/// Where it is remembered what a look at an archive showed. Not among the snapshots: it is none of their objects.
+pub(crate) fn check(project: &ProjectId, stamp: Stamp) -> Key {
+    Key::from_iter(["projects", project.as_str(), "checks"]).join(format!("{stamp}.json"))
+}
+
 /// One of the two objects of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {

@@ -21,12 +21,13 @@ pub struct Listed {
     pub condition: Condition,
 }
 
-/// What can be said of a snapshot without reading its archive.
+/// What can be said of a snapshot without reading its archive again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// The manifest can be read, and the archive is there in its whole length.
-    Whole { files: u64, bytes: u64, sha256: Digest },
+    /// The manifest can be read, and the archive is there in its whole length. It is verified when all of it was read since it
+    /// was stored, and was what was saved.
+    Whole { files: u64, bytes: u64, sha256: Digest, verified: bool },
     /// It cannot be restored.
     Damaged { reason: String },
 }
@@ -35,8 +36,15 @@ pub enum Condition {
 #[derive(Debug, Default)]
 pub(super) struct Generations {
     manifests: BTreeSet<Stamp>,
-    /// With their sizes.
-    archives: BTreeMap<Stamp, u64>,
+    archives: BTreeMap<Stamp, Object>,
+}
+
+/// An object in the store.
+#[derive(Debug, Clone)]
+pub(super) struct Object {
+    pub(super) size: u64,
+    /// Changes when the object does.
+    pub(super) tag: Option<String>,
 }
 
 impl Generations {
@@ -51,7 +59,11 @@ impl Generations {
     }
 
     pub(super) fn archive_size(&self, stamp: Stamp) -> Option<u64> {
-        self.archives.get(&stamp).copied()
+        self.archive(stamp).map(|archive| archive.size)
+    }
+
+    pub(super) fn archive(&self, stamp: Stamp) -> Option<&Object> {
+        self.archives.get(&stamp)
     }
 
     /// The last stamp that was used, also for something that was never finished.
@@ -100,9 +112,16 @@ impl Snapshots {
             Err(ManifestError::Unreadable(reason)) => return Ok(Some(Condition::Damaged { reason })),
         };
         let Manifest { files, archive, .. } = manifest;
-        Ok(Some(match generations.archive_size(stamp) {
-            Some(size) if size == archive.bytes => Condition::Whole { files, bytes: size, sha256: archive.sha256 },
-            Some(size) => {
+        Ok(Some(match generations.archive(stamp) {
+            Some(object) if object.size == archive.bytes => {
+                let checked = self.check_of(project, stamp).await.and_then(|check| check.of(object));
+                let (bytes, sha256) = (object.size, archive.sha256);
+                match checked {
+                    Some(Err(reason)) => Condition::Damaged { reason },
+                    known => Condition::Whole { files, bytes, sha256, verified: known.is_some() },
+                }
+            }
+            Some(Object { size, .. }) => {
                 Condition::Damaged { reason: format!("the archive has {size} bytes instead of {}", archive.bytes) }
             }
             None => Condition::Damaged { reason: "the archive is missing".to_owned() },
@@ -152,7 +171,9 @@ impl Snapshots {
         for object in self.objects.list(&key::folder(project)).await? {
             match key::parse(&object.location) {
                 Some((stamp, Part::Manifest)) => _ = generations.manifests.insert(stamp),
-                Some((stamp, Part::Archive)) => _ = generations.archives.insert(stamp, object.size),
+                Some((stamp, Part::Archive)) => {
+                    generations.archives.insert(stamp, Object { size: object.size, tag: object.e_tag });
+                }
                 None => {}
             }
         }

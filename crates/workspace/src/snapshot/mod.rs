@@ -15,6 +15,7 @@
 
 mod archive;
 mod browse;
+mod checked;
 mod complaint;
 mod digest;
 mod key;

@@ -24,15 +24,25 @@ impl Snapshots {
     /// When the store is in trouble; calling again goes on.
     pub async fn prune(&self, project: &ProjectId, keep: usize) -> Result<Pruned, StoreError> {
         let _turn = self.turn(project).await;
-        self.prune_in_turn(project, keep).await
+        self.prune_in_turn(project, keep, None).await
     }
 
-    pub(super) async fn prune_in_turn(&self, project: &ProjectId, keep: usize) -> Result<Pruned, StoreError> {
+    pub(super) async fn prune_in_turn(
+        &self,
+        project: &ProjectId,
+        keep: usize,
+        spare: Option<Stamp>,
+    ) -> Result<Pruned, StoreError> {
         let generations = self.generations(project).await?;
         reach(Point::PruneListed).await;
         let mut pruned = Pruned::default();
         let oldest = self.oldest_kept(project, &generations, keep.max(1)).await?;
         for stamp in generations.committed().take_while(|stamp| Some(*stamp) < oldest) {
+            if Some(stamp) == spare {
+                continue;
+            }
+            // First what is known of it: nothing else would ever remove that.
+            self.objects.delete(&key::check(project, stamp)).await?;
             self.objects.delete(&key::manifest(project, stamp)).await?;
             reach(Point::PruneManifestDeleted).await;
             self.objects.delete(&key::archive(project, stamp)).await?;

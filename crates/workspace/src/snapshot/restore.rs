@@ -71,6 +71,12 @@ pub struct Restored {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
+    /// Choose another one.
+    #[error("project {project} has no snapshot {stamp}; it has {}", listed(there))]
+    NotThere { project: ProjectId, stamp: Stamp, there: Vec<Stamp> },
+    /// Choose another one, or the newest that is good.
+    #[error("snapshot {stamp} of project {project} is damaged, and the files are as they were: {flaw}")]
+    Damaged { project: ProjectId, stamp: Stamp, flaw: Flaw },
     /// There is none, or none that is good.
     #[error("project {project} has no snapshot that can be restored{}", tried(skipped))]
     NoSnapshot { project: ProjectId, skipped: Vec<(Stamp, Flaw)> },
@@ -98,6 +104,13 @@ fn tried(skipped: &[(Stamp, Flaw)]) -> String {
     skipped.iter().map(|(stamp, flaw)| format!("; {stamp}: {flaw}")).collect()
 }
 
+fn listed(stamps: &[Stamp]) -> String {
+    match stamps {
+        [] => "none".to_owned(),
+        stamps => stamps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
 impl RestoreError {
     /// Whether trying again may help.
     pub fn is_transient(&self) -> bool {
@@ -109,7 +122,9 @@ impl RestoreError {
                 _ => false,
             },
             Self::Silent { .. } => true,
-            Self::NoSnapshot { .. }
+            Self::NotThere { .. }
+            | Self::Damaged { .. }
+            | Self::NoSnapshot { .. }
             | Self::NoSpace { .. }
             | Self::Unpacking { .. }
             | Self::Mounted { .. }
@@ -173,7 +188,11 @@ impl Snapshots {
         let generations = generations.map_err(|source| RestoreError::Store { project: project.clone(), source })?;
         let chosen: Vec<Stamp> = match which {
             Which::Newest => generations.committed().rev().collect(),
-            Which::Exactly(stamp) => vec![stamp],
+            Which::Exactly(stamp) if generations.committed().any(|there| there == stamp) => vec![stamp],
+            Which::Exactly(stamp) => {
+                let (project, there) = (project.clone(), generations.committed().collect());
+                return Err(RestoreError::NotThere { project, stamp, there });
+            }
         };
         // Somebody may have hoped for these.
         let newest = chosen.first().copied();
@@ -190,6 +209,7 @@ impl Snapshots {
         for stamp in chosen {
             match self.restore_one(sandbox, project, stamp, generations.archive_size(stamp)).await {
                 Ok(manifest) => {
+                    self.note_check(project, stamp, generations.archive(stamp), None).await;
                     let Manifest { root, files, left_out, .. } = manifest;
                     let key = key::archive(project, stamp).to_string();
                     info!(key, files, skipped = skipped.len(), "snapshot restored");
@@ -205,6 +225,13 @@ impl Snapshots {
                 }
                 Err(Failure::Flawed(flaw)) => {
                     warn!(%stamp, %flaw, "a snapshot is no good");
+                    if matches!(flaw, Flaw::ArchiveDigest { .. } | Flaw::Mismatch { .. }) {
+                        let object = generations.archive(stamp);
+                        self.note_check(project, stamp, object, Some(flaw.to_string())).await;
+                    }
+                    if which == Which::Exactly(stamp) {
+                        return Err(RestoreError::Damaged { project: project.clone(), stamp, flaw });
+                    }
                     skipped.push((stamp, flaw));
                 }
                 Err(Failure::Stopped(error)) => return Err(error),

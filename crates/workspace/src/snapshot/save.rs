@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use object_store::path::Path as Key;
 use sdk::{Chunk, CommandError, Sandbox, SandboxId};
 use tracing::{info, warn};
 
@@ -31,11 +30,13 @@ pub struct SnapshotOptions {
     /// as changed. A process that writes all the time makes every archive so, so that the first one is good enough
     /// unless said otherwise.
     pub anew_when_changed: u32,
+    /// Is not removed to make room for the new one: somebody is about to go back to it.
+    pub spare: Option<Stamp>,
 }
 
 impl Default for SnapshotOptions {
     fn default() -> Self {
-        Self { root: "/home/user".to_owned(), left_out: LeftOut::default(), anew_when_changed: 0 }
+        Self { root: "/home/user".to_owned(), left_out: LeftOut::default(), anew_when_changed: 0, spare: None }
     }
 }
 
@@ -137,7 +138,7 @@ impl Snapshots {
                 Err(error) => return Err(error),
             }
         };
-        match self.prune_in_turn(project, self.settings.keep).await {
+        match self.prune_in_turn(project, self.settings.keep, options.spare).await {
             Ok(pruned) => saved.pruned = pruned,
             Err(error) => warn!(error = %chain(&error), "old snapshots were not removed"),
         }
@@ -198,7 +199,7 @@ impl Snapshots {
         self.objects.create(&manifest_key, text.clone()).await.map_err(failed)?;
         reach(Point::SaveCommitted).await;
 
-        let what = self.forgotten(&key, facts.bytes, &manifest_key, &text).await.map_err(failed)?;
+        let what = self.forgotten(project, stamp, &facts, &text).await.map_err(failed)?;
         if let Some(what) = what {
             self.objects.delete(&manifest_key).await.map_err(failed)?;
             return Err(SaveError::NotKept { project: project.clone(), stamp, what });
@@ -214,19 +215,28 @@ impl Snapshots {
     /// What the store does not have, of that which it said it has.
     async fn forgotten(
         &self,
-        archive: &Key,
-        bytes: u64,
-        manifest: &Key,
+        project: &ProjectId,
+        stamp: Stamp,
+        facts: &ArchiveFacts,
         text: &Bytes,
     ) -> Result<Option<&'static str>, StoreError> {
-        if self.objects.size(archive).await? != Some(bytes) {
+        let object = self.objects.look(&key::archive(project, stamp)).await?;
+        let Some(object) = object.filter(|object| object.size == facts.bytes) else {
             return Ok(Some("the archive is missing or has another length"));
+        };
+        match self.objects.get(&key::manifest(project, stamp)).await {
+            Ok(there) if there == text => {}
+            Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(Some("the manifest is missing or another one")),
+            Err(error) => return Err(error),
         }
-        match self.objects.get(manifest).await {
-            Ok(there) if there == text => Ok(None),
-            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(Some("the manifest is missing or another one")),
-            Err(error) => Err(error),
+        // Older snapshots go when this one is safe, so all of it is read. A store that cannot be read now may be later: the
+        // snapshot is there, and counts as unverified.
+        match self.digest_of(project, stamp, facts.bytes).await {
+            Ok(found) if found == facts.sha256 => self.note_check(project, stamp, Some(&object), None).await,
+            Ok(_) => return Ok(Some("the archive has another content")),
+            Err(error) => warn!(%stamp, error = %chain(&error), "a snapshot was not verified after it was stored"),
         }
+        Ok(None)
     }
 
     /// Brings the archive from the sandbox into the store, and reads it on the way.

@@ -6,6 +6,7 @@
 //! lifecycle rule for incomplete uploads has to.
 
 use std::fmt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ use object_store::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
+use super::listing::Object;
+
 /// For one request, or one step of a transfer.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -34,6 +37,8 @@ const PART: usize = 8 * 1024 * 1024;
 const PARTS: usize = 2;
 /// Read at once. Each is a request of its own, so that a broken connection costs no more than this.
 const RANGE: u64 = 4 * 1024 * 1024;
+const PRIVATE: u32 = 0o600;
+const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Creators who race for one name, when a store is asked whether it lets only one of them win.
 const RACERS: usize = 4;
 
@@ -144,7 +149,9 @@ impl Objects {
             path: directory.to_owned(),
             source,
         };
-        std::fs::create_dir_all(directory).map_err(|error| failed(error.into()))?;
+        // Archives have everything that is in a workspace, keys included.
+        let made = std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(directory);
+        made.map_err(|error| failed(error.into()))?;
         let store = LocalFileSystem::new_with_prefix(directory).map_err(|error| failed(error.into()))?;
         let directory = Some(Arc::new(directory.to_owned()));
         Ok(Self { directory, ..Self::new(Arc::new(store.with_fsync(true))) })
@@ -241,7 +248,18 @@ impl Objects {
 
     async fn put_if(&self, key: &Key, content: Bytes, mode: PutMode) -> Result<UpdateVersion, StoreError> {
         let put = self.store.put_opts(key, content.into(), PutOptions::from(mode));
-        Ok(self.in_time("store", key, put).await?.into())
+        let done = self.in_time("store", key, put).await?;
+        self.make_private(key);
+        Ok(done.into())
+    }
+
+    /// Lets only its owner read an object that is a file. The library makes files as the process's umask says.
+    fn make_private(&self, key: &Key) {
+        let Some(directory) = &self.directory else { return };
+        let path = key.parts().fold(directory.as_ref().clone(), |path, part| path.join(part.as_ref()));
+        if let Err(error) = std::fs::set_permissions(&path, std::fs::Permissions::from_mode(PRIVATE)) {
+            tracing::warn!(path = %path.display(), %error, "an object may be read by others");
+        }
     }
 
     /// Stores a small object, in place of what was there.
@@ -276,8 +294,13 @@ impl Objects {
 
     /// How long an object is; [`None`] when there is none.
     pub async fn size(&self, key: &Key) -> Result<Option<u64>, StoreError> {
+        Ok(self.look(key).await?.map(|object| object.size))
+    }
+
+    /// What the store knows of an object; [`None`] when there is none.
+    pub(super) async fn look(&self, key: &Key) -> Result<Option<Object>, StoreError> {
         match self.in_time("look at", key, self.store.head(key)).await {
-            Ok(meta) => Ok(Some(meta.size)),
+            Ok(meta) => Ok(Some(Object { size: meta.size, tag: meta.e_tag })),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -401,7 +424,9 @@ impl Upload {
             None => objects.create(&key, first.freeze()).await,
             Some(mut parts) => {
                 while_parts_are_out(&objects, &key, &mut parts).await?;
-                objects.in_time("complete", &key, parts.finish()).await.map(drop)
+                objects.in_time("complete", &key, parts.finish()).await?;
+                objects.make_private(&key);
+                Ok(())
             }
         }
     }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sandbar_workspace::records::{DatabaseRecords, Leases};
+use sandbar_workspace::records::{DatabaseRecords, Leases, WorkspaceRecord, WorkspaceRecords, WorkspaceState};
 use sdk::Secret;
 use testing::postgres;
 
@@ -25,6 +25,39 @@ async fn a_file_is_for_its_owner_only_and_survives() {
         }
         records.close().await.expect("it closes");
     }
+}
+
+#[tokio::test]
+async fn what_was_removed_is_not_left_in_the_file() {
+    const VALUE: &str = "a-value-that-nobody-else-has";
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = Secret::from(format!("sqlite://{}/records.sqlite", directory.path().display()));
+    let records = DatabaseRecords::open(&url).await.expect("it opens");
+    let (name, now) = ("a".parse().expect("a name"), Timestamp::now());
+    let lease = records.take_lease(&name, "me", now, Duration::from_secs(60)).await.expect("it is free");
+    let record = WorkspaceRecord {
+        name,
+        project: "a".parse().expect("an id"),
+        provider: "one".parse().expect("a name"),
+        sandbox: None,
+        state: WorkspaceState::SettingUp,
+        paused: false,
+        template: None,
+        created_at: now,
+        expires_at: now,
+        services: serde_json::Value::Null,
+        env: [("TOKEN".to_owned(), VALUE.into())].into(),
+        details: serde_json::Value::Null,
+    };
+    let is_somewhere = || {
+        let files = std::fs::read_dir(directory.path()).expect("it is read");
+        let mut contents = files.map(|file| std::fs::read(file.expect("an entry").path()).expect("a file"));
+        contents.any(|content| content.windows(VALUE.len()).any(|part| part == VALUE.as_bytes()))
+    };
+    records.insert_workspace(&record, &lease).await.expect("inserted");
+    assert!(is_somewhere(), "this test looks in the right place");
+    records.remove_workspace(&lease).await.expect("removed");
+    assert!(!is_somewhere());
 }
 
 /// Many processes may start at once on a new database.

@@ -1,5 +1,6 @@
 //! Snapshots that something has happened to give way to the one before, and a full disk leaves the old files.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use sandbar_workspace::snapshot::{
@@ -60,8 +61,11 @@ impl Two {
         assert_same(&tree(&self.sandbox).await, &self.first_tree);
 
         let exactly = self.snapshots.restore(&self.sandbox, &self.id, Which::Exactly(*stamp)).await;
-        let Err(RestoreError::NoSnapshot { skipped, .. }) = &exactly else { panic!("{exactly:?}") };
-        assert!(expected(&skipped[0].1), "{exactly:?}");
+        match &exactly {
+            Err(RestoreError::Damaged { flaw, .. }) => assert!(expected(flaw), "{exactly:?}"),
+            Err(RestoreError::NotThere { .. }) => assert!(expected(&Flaw::NoManifest), "{exactly:?}"),
+            other => panic!("{other:?}"),
+        }
         assert_same(&tree(&self.sandbox).await, &self.first_tree);
     }
 }
@@ -72,8 +76,23 @@ async fn a_corrupted_archive() {
     let mut bytes = std::fs::read(two.archive()).expect("it is there");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0x40;
+    let mode = std::fs::metadata(two.archive()).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "others do not read it");
     std::fs::write(two.archive(), bytes).expect("our own directory");
+
+    // Nobody has read it since, and then somebody has.
+    let condition = async || two.snapshots.list(&two.id).await.expect("a list").remove(1).condition;
+    let verified = |condition: &SnapshotCondition| matches!(condition, SnapshotCondition::Whole { verified: true, .. });
+    let first = two.snapshots.list(&two.id).await.expect("a list").remove(0).condition;
+    assert!(verified(&first) && !verified(&condition().await), "{first:?}");
+    let verify =
+        async |stamp| two.snapshots.verify(&two.id, stamp).await.expect("it can be read").expect("it is there");
+    assert!(matches!(verify(two.second.stamp).await, SnapshotCondition::Damaged { .. }));
+    assert!(verified(&verify(two.first.stamp).await));
+    std::fs::remove_dir_all(two.directory.path().join(format!("projects/{}/checks", two.id))).expect("it is there");
+    assert!(matches!(condition().await, SnapshotCondition::Whole { verified: false, .. }), "nobody knows");
     two.falls_back(|flaw| matches!(flaw, Flaw::ArchiveDigest { .. })).await;
+    assert!(matches!(condition().await, SnapshotCondition::Damaged { .. }), "a restore remembers what it found");
 }
 
 #[tokio::test(flavor = "multi_thread")]

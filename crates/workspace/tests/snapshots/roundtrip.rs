@@ -37,7 +37,7 @@ async fn everything_that_is_hard_to_keep_is_kept() {
         let listed = snapshots.list(&project).await.expect("a list");
         let [only] = &listed[..] else { panic!("{listed:?}") };
         let (files, bytes, sha256) = (saved.files, saved.bytes, saved.sha256);
-        assert_eq!(only.condition, SnapshotCondition::Whole { files, bytes, sha256 });
+        assert_eq!(only.condition, SnapshotCondition::Whole { files, bytes, sha256, verified: true });
         assert_eq!((only.stamp, &only.key), (saved.stamp, &saved.key));
         assert_eq!(saved.key, format!("projects/hostile/snapshots/{}.tar.gz", saved.stamp));
         run(&new, "rm -rf project; mkdir -p other; touch other/file").await;
@@ -131,7 +131,8 @@ async fn five_are_kept_and_stamps_increase() {
     let restored = snapshots.restore(&sandbox, &id, Which::Exactly(stamps[3])).await.expect("a restore");
     assert_eq!((restored.stamp, run(&sandbox, "cat round").await.trim()), (stamps[3], "3"));
     let gone = snapshots.restore(&sandbox, &id, Which::Exactly(stamps[0])).await;
-    assert!(matches!(gone, Err(RestoreError::NoSnapshot { .. })), "{gone:?}");
+    let Err(RestoreError::NotThere { there, .. }) = &gone else { panic!("{gone:?}") };
+    assert_eq!(there[..], stamps[2..], "it says which there are");
     assert_eq!(run(&sandbox, "cat round").await.trim(), "3", "a restore that fails changes nothing");
 
     let pruned = snapshots.prune(&id, 1).await.expect("a prune");

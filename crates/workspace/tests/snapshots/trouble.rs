@@ -45,7 +45,7 @@ async fn a_store_in_trouble_is_tried_again_and_nothing_half_is_left() {
         let listed = snapshots.list(&id).await.expect("a list");
         assert_eq!(listed.last().map(|listed| listed.stamp), Some(saved.stamp), "{trouble:?}");
         let archives = snapshots.objects().list(&Path::from("projects")).await.expect("a list").len();
-        assert_eq!(archives, 2 * listed.len(), "{trouble:?} left something behind");
+        assert_eq!(archives, 3 * listed.len(), "{trouble:?} left something behind: archive, manifest and check each");
     }
     // Old ones that cannot be removed are no reason to fail; the next save removes them.
     store.expect(Delete, Fail);
