@@ -76,7 +76,7 @@ function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
             title="Preview of the app"
             sandbox={SANDBOX}
             referrerpolicy="no-referrer"
-            onLoad={() => frameLoaded(state.load)}
+            onLoad={() => void frameLoaded(state.load)}
           />
           {state.kind === "loading" && (
             <div class="preview-veil"><Card waiting><p class="preview-title">Loading preview…</p></Card></div>

@@ -33,7 +33,7 @@ export interface PreviewControl {
   check: () => Promise<void>;
   recheck: () => void;
   resume: () => void;
-  frameLoaded: (load: number) => void;
+  frameLoaded: (load: number) => Promise<void>;
 }
 
 export function usePreview(job: string, status: Status | null): PreviewControl {
@@ -87,7 +87,14 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     return () => clearTimeout(timer);
   }, [load]);
 
-  const frameLoaded = useCallback((which: number) => dispatch({ type: "frame_loaded", load: which }), []);
+  // A sandbox that fell asleep meanwhile leaves half a page, and the frame says "loaded" all the same: look once more.
+  const frameLoaded = useCallback(
+    async (which: number) => {
+      await check();
+      dispatch({ type: "frame_loaded", load: which });
+    },
+    [check],
+  );
   return { state, check, recheck, resume, frameLoaded };
 }
 

@@ -36,6 +36,23 @@ test("text grows while it is written and is replaced by what was recorded", () =
   assert.deepEqual(done.rows.map((row) => row.kind === "text" && [row.text, row.live]), [["Hello.", false]]);
 });
 
+test("words that come behind their record are not said twice", () => {
+  const timeline = play(
+    { type: "turn_started" }, { type: "message", text: "Hello." }, started, { type: "text_delta", text: "Hello." }, finished,
+    { type: "tool_output_delta", id: "c1", stream: "stdout", chunk: "late" },
+    { type: "turn_started", turn: 2 }, { type: "text_delta", text: "Next", turn: 2 },
+  );
+  assert.deepEqual(kinds(timeline), ["text", "tool", "text"]);
+  assert.equal(tool(timeline).output, "a\nb");
+});
+
+test("a turn that is begun again is heard again", () => {
+  const timeline = play(
+    { type: "turn_started" }, { type: "message", text: "One." }, { type: "turn_started" }, { type: "text_delta", text: "One again" },
+  );
+  assert.deepEqual(timeline.rows.map((row) => row.kind === "text" && row.text), ["One.", "One again"]);
+});
+
 test("a replay gives the rows that were watched", () => {
   const strip = (timeline: Timeline) => timeline.rows.map(({ key: _, ...row }) => row);
   const watched = play(
@@ -112,7 +129,8 @@ test("an event of a newer server is left out", () => {
 test("keys are unique", () => {
   const timeline = play(
     { type: "text_delta", text: "a" }, { type: "message", text: "a" }, started, finished,
-    { type: "text_delta", text: "b" }, { type: "message", text: "b" }, { type: "thinking_delta", text: "c" }, { type: "text_delta", text: "d" },
+    { type: "text_delta", text: "b", turn: 2 }, { type: "message", text: "b", turn: 2 },
+    { type: "thinking_delta", text: "c", turn: 3 }, { type: "text_delta", text: "d", turn: 3 },
   );
   assert.equal(new Set(timeline.rows.map((row) => row.key)).size, timeline.rows.length);
 });

@@ -53,6 +53,8 @@ export type Mark =
 export interface Timeline {
   rows: Row[];
   turn: number | null;
+  /** The newest turn whose words are recorded: what still comes of them live is late. */
+  said: number;
   totalCost: number | null;
   context: { used: number; window: number } | null;
   /** The newest word about the job, if any. */
@@ -60,7 +62,7 @@ export interface Timeline {
   seq: number;
 }
 
-export const EMPTY: Timeline = { rows: [], turn: null, totalCost: null, context: null, status: null, seq: 0 };
+export const EMPTY: Timeline = { rows: [], turn: null, said: 0, totalCost: null, context: null, status: null, seq: 0 };
 
 /** Beyond this the beginning of a running command's output is dropped; the whole of it is in the recorded result. */
 const LIVE_OUTPUT = 32_000;
@@ -80,26 +82,29 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
     case "run_started":
       return note("status", event.resumed ? "The run goes on where it was" : "The run has started", event.model);
     case "text_delta":
-      return stream(base, common, "text", event.text);
+      return late(base, turn) ? base : stream(base, common, "text", event.text);
     case "thinking_delta":
-      return stream(base, common, "thinking", event.text);
+      return late(base, turn) ? base : stream(base, common, "thinking", event.text);
     case "message": {
       const rows = settle(base.rows);
+      const known = spoken(base, turn);
       const last = rows.at(-1);
       const row: Row = { ...common, kind: "text", text: event.text, live: false };
       // The live row becomes the recorded one and keeps its key, so that nothing on the page jumps.
       if (last?.kind === "text" && last.key.startsWith("live-")) {
-        return { ...base, rows: [...rows.slice(0, -1), { ...row, key: last.key + "-" + common.key, cost: last.cost }] };
+        return { ...known, rows: [...rows.slice(0, -1), { ...row, key: last.key + "-" + common.key, cost: last.cost }] };
       }
-      return { ...base, rows: event.text.trim() ? [...rows, row] : rows };
+      return { ...known, rows: event.text.trim() ? [...rows, row] : rows };
     }
     case "tool_call_started":
-      return add(base, {
+      return add(spoken(base, turn), {
         ...common, kind: "tool", id: event.id, tool: event.tool, args: event.args, state: "running", output: "", summary: "",
         pictures: [], duration: null, truncated: false,
       });
     case "tool_output_delta":
-      return change(base, "tool", event.id, (row) => ({ ...row, output: (row.output + event.chunk).slice(-LIVE_OUTPUT) }));
+      return change(base, "tool", event.id, (row) =>
+        row.state === "running" ? { ...row, output: (row.output + event.chunk).slice(-LIVE_OUTPUT) } : row,
+      );
     case "tool_call_finished":
       return change(base, "tool", event.id, (row) => ({
         ...row,
@@ -184,6 +189,8 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
         },
       );
     case "turn_started":
+      // A turn that is begun again after a crash has its words still before it.
+      return turn !== null && turn <= base.said ? { ...base, said: turn - 1 } : base;
     case "observed":
       return base;
     default:
@@ -200,6 +207,15 @@ function settle(rows: Row[]): Row[] {
   const last = rows.at(-1);
   if (last && (last.kind === "text" || last.kind === "thinking") && last.live) return [...rows.slice(0, -1), { ...last, live: false }];
   return rows;
+}
+
+function spoken(timeline: Timeline, turn: number | null): Timeline {
+  return { ...timeline, said: Math.max(timeline.said, turn ?? 0) };
+}
+
+/** Deltas go another way than what is recorded, and may come behind it. */
+function late(timeline: Timeline, turn: number | null): boolean {
+  return turn !== null && turn <= timeline.said;
 }
 
 function stream(timeline: Timeline, common: Common, kind: "text" | "thinking", text: string): Timeline {
