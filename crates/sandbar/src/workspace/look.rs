@@ -83,7 +83,7 @@ impl ShowOne {
             pairs.push(("dev server", printable(&format!("`{}` on port {}", server.command, server.port))));
         }
         if let Some(end) = view.sandbox_ends_at.filter(|_| view.state == WorkspaceState::Ready && !view.paused) {
-            pairs.push(("sandbox ends", format!("{}, unless somebody works there", moment(end))));
+            pairs.push(("sandbox ends", format!("{}, unless it is extended or replaced before", moment(end))));
         }
         pairs.push(("created", moment(view.created_at)));
         pairs.push(("ends", format!("{}{left}", moment(view.expires_at))));

@@ -83,12 +83,15 @@ impl List {
         let row = |listed: &Listed| {
             let when = local_time(&listed.created_at.to_string());
             match &listed.condition {
-                SnapshotCondition::Whole { files, bytes, .. } => vec![
+                SnapshotCondition::Whole { files, bytes, verified, .. } => vec![
                     listed.stamp.to_string(),
                     when,
                     files.to_string(),
                     size(*bytes),
-                    show.paint(Colour::Green, "whole"),
+                    match verified {
+                        true => show.paint(Colour::Green, "whole"),
+                        false => show.paint(Colour::Yellow, "whole, not verified yet"),
+                    },
                 ],
                 SnapshotCondition::Damaged { reason } => {
                     let damaged = format!("damaged: {}", printable(reason));
@@ -104,9 +107,9 @@ impl List {
 fn to_json(listed: &Listed) -> Value {
     let Listed { stamp, key, created_at, condition } = listed;
     match condition {
-        SnapshotCondition::Whole { files, bytes, sha256 } => json!({
+        SnapshotCondition::Whole { files, bytes, sha256, verified } => json!({
             "snapshot": stamp, "key": key, "files": files, "bytes": bytes, "sha256": sha256,
-            "created_at": created_at, "verified": true,
+            "created_at": created_at, "verified": verified,
         }),
         SnapshotCondition::Damaged { reason } => json!({
             "snapshot": stamp, "key": key, "files": null, "bytes": null, "sha256": null,

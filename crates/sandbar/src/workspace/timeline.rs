@@ -96,9 +96,7 @@ fn describe(kind: &EventKind) -> Told {
         EventKind::HandoverFailed { reason } => {
             Told::Worry(format!("the sandbox was not replaced, and stays in use: {reason}"))
         }
-        EventKind::SandboxLost { sandbox } => {
-            Told::Worry(format!("sandbox {sandbox} is gone, and nobody here ended it"))
-        }
+        EventKind::SandboxLost { sandbox } => Told::Worry(format!("sandbox {sandbox} is gone")),
         EventKind::Stopped { reason } => Told::Worry(format!("the workspace is stopped: {reason}")),
         EventKind::LimitWarning(warning) => {
             Told::Worry(format!("{} % of {} are used: {}", warning.percent, warning.limit, warning.used))

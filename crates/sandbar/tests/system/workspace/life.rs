@@ -160,7 +160,8 @@ fn what_cannot_be_meant_is_said() {
     for (arguments, said) in [
         (&["create", "a/b"][..], "\"a/b\" is not a name"),
         (&["create", "shop", "--branch", "main"], "--repo"),
-        (&["create", "shop", "--env", "secret"], "KEY=VALUE"),
+        (&["create", "shop", "--env", "1A=v"], "does not begin with a digit"),
+        (&["create", "shop", "--env", "UNSET_HERE"], "UNSET_HERE=VALUE"),
         (&["create", "shop", "--port", "3000"], "--dev"),
         (&["restore", "shop", "--snapshot", "yesterday"], "is not a snapshot"),
         (&["move", "shop"], "--to"),
@@ -173,6 +174,8 @@ fn what_cannot_be_meant_is_said() {
     assert!(nowhere.contains("there is no provider moon; the configuration has e2b, local"), "{nowhere}");
     let absent = user.workspace.fails(1, &["create", "shop", "--repo", "/absent"]);
     assert!(absent.contains("/absent does not exist on this machine"), "{absent}");
+    let unknown = user.workspace.fails(1, &["snapshots", "none"]);
+    assert!(unknown.contains("there is no workspace none"), "{unknown}");
     let unknown = user.workspace.fails(1, &["exec", "none", "--", "true"]);
     assert!(unknown.contains("there is no workspace none"), "{unknown}");
     user.workspace.must(&["destroy", "shop", "--yes"]);

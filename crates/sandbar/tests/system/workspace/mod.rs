@@ -1,5 +1,7 @@
 //! `sandbar workspace` as people and scripts use it: the real program, real servers.
 
+mod kept;
+mod left;
 mod life;
 mod places;
 mod tools;
@@ -16,6 +18,7 @@ struct User {
     workspace: Program,
     tool: Program,
     usage: Program,
+    down: Program,
 }
 
 impl User {
@@ -30,7 +33,20 @@ impl User {
             let program = Program::new(word).variable("XDG_DATA_HOME", home.path().join("data"));
             settings(program.variable("XDG_CONFIG_HOME", home.path().join("config")))
         };
-        Self { workspace: program("workspace"), tool: program("tool"), usage: program("usage"), home }
+        Self {
+            workspace: program("workspace"),
+            tool: program("tool"),
+            usage: program("usage"),
+            down: program("down"),
+            home,
+        }
+    }
+
+    /// Writes the configuration file.
+    fn configure(&self, text: &str) {
+        let directory = self.home.path().join("config/sandbar");
+        std::fs::create_dir_all(&directory).expect("a directory of our own");
+        std::fs::write(directory.join("config.toml"), text).expect("a directory of our own");
     }
 
     /// The sandbox that a workspace is in.
@@ -43,6 +59,15 @@ impl User {
     #[track_caller]
     fn says(&self, name: &str, line: &str) -> String {
         self.workspace.must(&["exec", name, "-c", line])
+    }
+}
+
+/// Ends the server that the program started for somebody, and all it has.
+struct Down<'a>(&'a User);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.down.run(&["--yes"]);
     }
 }
 

@@ -1,15 +1,20 @@
 //! Providers: this machine's server, found or started, and another one; moves between them, pictures and cost.
 
-use super::{User, of, repository};
-use crate::support::server::PROGRAM;
+use super::{Down, User, of, repository};
+use crate::support::program::text;
 use crate::support::{Program, Server};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Two servers: this machine's, and one as a service elsewhere.
 fn two_places(here: &Server, there: &Server) -> User {
     let user = User::with(|program| program.at(here).variable("THERE_KEY", &there.key));
+    place_there(&user, there);
+    user
+}
+
+/// Says where the other one is: a server that is started again listens elsewhere.
+fn place_there(user: &User, there: &Server) {
     let text = format!(
         r#"
 [[providers]]
@@ -31,10 +36,7 @@ usd_per_hour = 3600.0
         there.address,
         there.address.rsplit(':').next().expect("a port"),
     );
-    let directory = user.home.path().join("config/sandbar");
-    std::fs::create_dir_all(&directory).expect("a directory of our own");
-    std::fs::write(directory.join("config.toml"), text).expect("a directory of our own");
-    user
+    user.configure(&text);
 }
 
 /// What a port of a sandbox shows to somebody outside.
@@ -105,24 +107,44 @@ fn a_workspace_moves_with_its_dev_server_and_its_bill() {
     user.workspace.must(&["destroy", "shop", "--yes"]);
 }
 
-/// Ends the server that the program started.
-struct Down(PathBuf);
-
-impl Drop for Down {
-    fn drop(&mut self) {
-        let _ = Command::new(PROGRAM).args(["down", "--data"]).arg(&self.0).output();
-    }
-}
-
 #[test]
 fn this_machines_server_is_started_when_none_runs() {
     let user = User::with(|program| program);
-    let _down = Down(user.home.path().join("data/sandbar"));
+    let _down = Down(&user);
     let made: Value = user.workspace.json(&["create", "shop"]);
     assert_eq!(of(&made, "provider"), "local");
     assert_eq!(user.says("shop", "echo hi"), "hi\n", "it goes on when the program has ended");
     let listed =
         Program::new("sandbox").variable("XDG_DATA_HOME", user.home.path().join("data")).must(&["list", "--quiet"]);
     assert_eq!(listed.trim(), of(&made, "sandboxID"));
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+#[test]
+fn what_a_move_leaves_behind_is_named_and_can_be_come_back_to() {
+    let (here, mut there) = (Server::with(&["--ephemeral"]), Server::start());
+    let user = two_places(&here, &there);
+    user.workspace.must(&["create", "shop", "--provider", "there"]);
+    user.says("shop", "echo saved >kept");
+    let saved = of(&user.workspace.json(&["snapshot", "shop"]), "key");
+    user.says("shop", "echo newer >kept");
+    let left = user.sandbox("shop");
+    there.kill_9();
+
+    let refused = user.workspace.fails(1, &["move", "shop", "--to", "here"]);
+    assert!(refused.contains("--leave-unsaved") && refused.contains(&left), "{refused}");
+    assert_eq!(user.sandbox("shop"), left, "it is where it was");
+    let moved = user.workspace.json(&["move", "shop", "--to", "here", "--leave-unsaved"]);
+    assert_eq!((of(&moved, "provider"), of(&moved, "key")), ("here".into(), saved.clone()));
+    let behind = &moved["left_behind"];
+    assert_eq!((of(behind, "provider"), of(behind, "sandboxID")), ("there".into(), left.clone()));
+    assert!(saved.contains(&of(behind, "since")), "{moved}");
+    assert_eq!(user.says("shop", "cat kept"), "saved\n");
+
+    there.start_again();
+    place_there(&user, &there);
+    let back = user.workspace.run(&["attach", "shop", &left]);
+    assert!(back.status.success() && text(&back.stdout).contains(&left), "{back:?}");
+    assert_eq!(user.says("shop", "cat kept"), "newer\n", "what was left behind is there again");
     user.workspace.must(&["destroy", "shop", "--yes"]);
 }

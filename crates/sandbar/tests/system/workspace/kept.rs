@@ -1,0 +1,82 @@
+//! What the server does for workspaces that nobody is in, and before it ends.
+
+use super::{Down, User, of};
+use crate::support::eventually;
+use crate::support::program::text;
+use std::time::Duration;
+
+/// More than two lives of a sandbox of the plan below, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whose local provider lets a sandbox live for half a minute.
+fn short_lived() -> User {
+    let user = User::with(|program| program);
+    user.configure(
+        "listen = \"127.0.0.1:0\"\n[[providers]]\nname = \"local\"\nkind = \"local\"\n\
+         [providers.plan]\nlongest_lifetime_seconds = 30\n",
+    );
+    user
+}
+
+/// Ends the server of a user without a chance to clean up.
+fn kill_server(user: &User) {
+    let note = std::fs::read(user.home.path().join("data/sandbar/server.json")).expect("a server runs");
+    let note: serde_json::Value = serde_json::from_slice(&note).expect("JSON");
+    testing::signal(note["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid"), "KILL");
+}
+
+#[test]
+fn nobody_need_call_for_a_workspace_to_outlive_its_sandbox_and_to_be_saved_at_its_own_end() {
+    let user = short_lived();
+    let _down = Down(&user);
+    let first = of(&user.workspace.json(&["create", "long"]), "sandboxID");
+    user.says("long", "echo kept >file");
+    user.workspace.must(&["create", "short", "--ttl", "45s"]);
+    user.says("short", "echo last >file");
+
+    // Looking takes no lease and keeps nothing alive.
+    eventually("another sandbox has the workspace", PATIENCE, || (user.sandbox("long") != first).then_some(()));
+    assert_eq!(user.says("long", "cat file"), "kept\n");
+    eventually("the end of the other one's time", PATIENCE, || {
+        (of(&user.workspace.json(&["show", "short"]), "state") == "stopped").then_some(())
+    });
+    let over = user.workspace.fails(1, &["exec", "short", "--", "true"]);
+    assert!(over.contains("its time was over") && over.contains("restore"), "{over}");
+    user.workspace.must(&["restore", "short"]);
+    assert_eq!(user.says("short", "cat file"), "last\n");
+}
+
+#[test]
+fn down_saves_workspaces_first_with_and_without_a_server() {
+    let user = User::with(|program| program);
+    user.configure("listen = \"127.0.0.1:0\"\n");
+    let _down = Down(&user);
+    let id = of(&user.workspace.json(&["create", "shop"]), "sandboxID");
+    user.says("shop", "echo one >file");
+    let ended = user.down.json(&[]);
+    assert_eq!(
+        (of(&ended["saved"][0], "workspace"), of(&ended["saved"][0], "sandboxID")),
+        ("shop".into(), id),
+        "{ended}"
+    );
+    assert_eq!((&ended["unsaved"], &ended["sandboxesEnded"]), (&serde_json::json!([]), &1.into()), "{ended}");
+    assert_eq!(user.says("shop", "cat file"), "one\n", "it comes back with what was in no snapshot before");
+
+    user.says("shop", "echo two >file");
+    kill_server(&user);
+    let ended = user.down.run(&[]);
+    assert!(ended.status.success() && text(&ended.stdout).contains("saved workspace shop"), "{ended:?}");
+    assert_eq!(user.says("shop", "cat file"), "two\n", "a server was started to save it");
+
+    // Somebody whose records know nothing of it.
+    let data = user.home.path().join("data/sandbar");
+    let stranger = User::with(|program| program.variable("SANDBAR_DATA", &data));
+    let refused = stranger.down.fails(1, &[]);
+    assert!(
+        refused.contains("nothing was ended") && refused.contains("shop") && refused.contains("--yes"),
+        "{refused}"
+    );
+    assert_eq!(user.says("shop", "cat file"), "two\n", "nothing was");
+    let ended = stranger.down.json(&["--yes"]);
+    assert_eq!(of(&ended["unsaved"][0], "workspace"), "shop", "{ended}");
+}
