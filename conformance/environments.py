@@ -100,6 +100,13 @@ def prepare_mcp() -> Path:
     return directory
 
 
+def prepare_schemathesis() -> Path:
+    """Schemathesis, pinned; the program."""
+    directory = CACHE / "schemathesis"
+    _prepare(directory, HERE / "pins" / "schemathesis.txt", True, "", _make_pinned)
+    return directory / "bin" / "st"
+
+
 def _prepare(directory: Path, pins: Path, pinned: bool, version: str, make) -> None:
     stamp = directory / ".ready"
     wanted = pins.read_text() if pinned else version
@@ -114,13 +121,21 @@ def _prepare(directory: Path, pins: Path, pinned: bool, version: str, make) -> N
 
 
 def _make_python(directory: Path, pins: Path | None, version: str) -> None:
+    constraint = ["-c", str(pins)] if pins else []
+    _install(directory, [*constraint, f"e2b=={version}"])
+
+
+def _make_pinned(directory: Path, pins: Path, _version: str) -> None:
+    _install(directory, ["--no-deps", "-r", str(pins)])
+
+
+def _install(directory: Path, wanted: list[str]) -> None:
     try:
         subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
         raise SetupError(f"no virtual environment can be made (install python3-venv): {error.stdout}") from error
-    constraint = ["-c", str(pins)] if pins else []
     pip = [str(directory / "bin" / "pip"), "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-    _retried([*pip, *constraint, f"e2b=={version}"], directory)
+    _retried([*pip, *wanted], directory)
 
 
 def _make_js(directory: Path, pins: Path | None, version: str) -> None:

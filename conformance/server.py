@@ -23,6 +23,8 @@ class Target:
     url: str
     sandbox_url: str
     key: str
+    # Of the studio's first user.
+    token: str | None = None
 
     def environment(self) -> dict[str, str]:
         return {"E2B_API_KEY": self.key, "E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.sandbox_url}
@@ -77,11 +79,11 @@ class OwnServer:
 
     def _target(self) -> Target | None:
         text = "".join(self._lines)
-        exported = dict(re.findall(r"\b(E2B_\w+)=[\"']?([^\"'\s]+)", text))
+        exported = dict(re.findall(r"\b((?:E2B|SANDBAR)_\w+)=[\"']?([^\"'\s]+)", text))
         if not re.search(r"^ready: http", text, re.M) or "E2B_API_KEY" not in exported:
             return None
         url = exported["E2B_API_URL"]
-        return Target(url, exported.get("E2B_SANDBOX_URL", url), exported["E2B_API_KEY"])
+        return Target(url, exported.get("E2B_SANDBOX_URL", url), exported["E2B_API_KEY"], exported.get("SANDBAR_TOKEN"))
 
     def __exit__(self, *_) -> None:
         """Ends the server: by its own way first, then by force."""
