@@ -219,14 +219,15 @@ async function picturesAndUsage({ view }) {
 }
 
 async function framesAreForbidden({ view }) {
+  const port = /^http:\/\/(\d+)-/.exec(await view.page.$eval("iframe", (frame) => frame.src))[1];
   await view.tab("terminal");
   await view.see(".terminal", "$");
   const server = "class H(http.server.SimpleHTTPRequestHandler):\n def end_headers(s): s.send_header('X-Frame-Options', 'DENY'); super().end_headers()";
-  const program = `import http.server\n${server}\nhttp.server.ThreadingHTTPServer.allow_reuse_address = True\nhttp.server.ThreadingHTTPServer(('', 3000), H).serve_forever()`;
+  const program = `import http.server\n${server}\nhttp.server.ThreadingHTTPServer.allow_reuse_address = True\nhttp.server.ThreadingHTTPServer(('', ${port}), H).serve_forever()`;
   const coded = Buffer.from(program).toString("base64");
   await view.page.click(".terminal .xterm");
   await view.page.keyboard.type(`pkill -f http.server; cd ~/project; echo ${coded} | base64 -d > /tmp/s.py; (setsid python3 /tmp/s.py >/dev/null 2>&1 &)\n`);
-  await view.page.keyboard.type("until curl -sI localhost:3000 | grep -q DENY; do sleep 0.1; done; echo forbidden-$((1 + 1))\n");
+  await view.page.keyboard.type(`until curl -sI localhost:${port} | grep -q DENY; do sleep 0.1; done; echo forbidden-$((1 + 1))\n`);
   await view.see(".terminal", "forbidden-2");
   await view.tab("preview");
   await view.press("Reload the preview");

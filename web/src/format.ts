@@ -25,6 +25,15 @@ export function quantity(value: number): string {
   return value >= 10_000 ? thousands(value) : String(Math.round(value * 100) / 100);
 }
 
+/** A script's path says nothing to whoever reads it; its name does. */
+export function modelName(model: string): string {
+  return model.replace(/^scripted:.*\//, "scripted:");
+}
+
+export function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 export function duration(ms: number): string {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;

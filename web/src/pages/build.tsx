@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { api } from "../api";
-import { age, money } from "../format";
+import { age, modelName, money } from "../format";
 import { useLoaded, useMedia, useNow } from "../hooks";
 import { FilesPanel } from "../panels/files";
 import { ScreenshotsPanel } from "../panels/screenshots";
@@ -97,12 +97,12 @@ export function BuildPage({ id }: { id: string }) {
       <TopBar><Link to="/" class="crumb"><Icon name="back" size={15} />All builds</Link></TopBar>
       <section class="build-head" aria-label="This build">
         <div class="build-title">
-          <p class="soft small build-where">{job.project_name} · build {job.build_version}{job.model ? ` · ${job.model}` : ""}</p>
+          <p class="soft small build-where">{job.project_name} · build {job.build_version}{job.model ? ` · ${modelName(job.model)}` : ""}</p>
           <h1>{job.goal}</h1>
         </div>
         <div class="build-facts">
           <StatusBadge status={job.status} />
-          {working && job.stage_label && <span class="soft small stage">{job.stage_label}</span>}
+          {working && job.stage_label && job.stage_label.toLowerCase() !== job.status && <span class="soft small stage">{job.stage_label}</span>}
           <span class="soft small">{age(job.created_at, now)}</span>
           <span class="figure" aria-label="Cost so far" title="Cost so far">{money(timeline.totalCost ?? job.cost_usd)}</span>
           <Menu label="Actions for this build" items={actions(job, rebuild, setQuestion, again)} />

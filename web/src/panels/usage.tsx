@@ -1,9 +1,8 @@
 import { api } from "../api";
-import { money, quantity } from "../format";
+import { modelName, money, quantity, sentence, thousands } from "../format";
 import { useLoaded } from "../hooks";
 import { Meter } from "../parts/meter";
 import { Problem, Waiting } from "../parts/spinner";
-import { thousands } from "../format";
 import type { Timeline } from "../timeline/fold";
 
 export function UsagePanel({ job, version, context }: { job: string; version: number; context: Timeline["context"] }) {
@@ -23,7 +22,7 @@ export function UsagePanel({ job, version, context }: { job: string; version: nu
           <tbody>
             {lines.map((line, index) => (
               <tr key={index}>
-                <th scope="row">{line.what}<span class="soft small"> {line.model ?? line.provider ?? ""}</span></th>
+                <th scope="row">{sentence(line.what)}<span class="soft small"> {line.model ? modelName(line.model) : (line.provider ?? "")}</span></th>
                 <td class="figure">{quantity(line.quantity)} <span class="soft">{line.unit}</span></td>
                 <td class="figure">{money(line.cost_usd)}</td>
               </tr>

@@ -3,7 +3,7 @@
 // Invariants: replaying the recorded events gives the same rows as having watched them live (deltas only fill a row that its
 // recorded event then replaces); a tool call is one row from its start to its end; an event this page does not know is left out.
 
-import { bytes as size, thousands } from "../format";
+import { bytes as size, modelName, thousands } from "../format";
 import type { PictureRef, Status, TimelineEvent } from "../wire";
 
 export interface Picture {
@@ -80,7 +80,7 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
 
   switch (event.type) {
     case "run_started":
-      return note("status", event.resumed ? "The run goes on where it was" : "The run has started", event.model);
+      return note("status", event.resumed ? "The run goes on where it was" : "The run has started", modelName(event.model));
     case "text_delta":
       return late(base, turn) ? base : stream(base, common, "text", event.text);
     case "thinking_delta":

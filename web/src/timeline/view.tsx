@@ -40,7 +40,11 @@ export function TimelineView({ job, timeline, connection, working }: Props) {
   useEffect(() => {
     const inner = box.current?.firstElementChild;
     if (!inner) return;
-    const observer = new ResizeObserver(toEnd);
+    const observer = new ResizeObserver(() => {
+      const fits = box.current && box.current.scrollHeight <= box.current.clientHeight;
+      if (fits) follow(true);
+      toEnd();
+    });
     observer.observe(inner);
     return () => observer.disconnect();
   }, []);
@@ -78,7 +82,7 @@ const Entry = memo(function Entry({ row, job }: { row: Row; job: string }) {
     <li class={`row row-${row.kind}`} data-row={row.kind} {...(row.kind === "note" ? { "data-mark": row.mark } : {})}>
       <Content row={row} job={job} />
       <span class="row-meta">
-        {row.cost !== null && <span class="row-cost" title="This turn of the model">{money(row.cost)}</span>}
+        {row.cost !== null && row.cost > 0 && <span class="row-cost" title="This turn of the model">{money(row.cost)}</span>}
         <time dateTime={row.ts}>{clock(row.ts)}</time>
       </span>
     </li>
