@@ -7,6 +7,7 @@
 mod files;
 mod filesystem;
 mod http;
+mod interpreter;
 mod lease;
 mod log;
 mod metrics;

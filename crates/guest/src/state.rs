@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
 use crate::filesystem::Watchers;
+use crate::interpreter::Interpreter;
 use crate::log::Log;
 use crate::metrics::CpuMeter;
 use crate::process::Processes;
@@ -24,6 +25,7 @@ pub(crate) struct Guest {
     pub(crate) users: Users,
     pub(crate) processes: Processes,
     pub(crate) watchers: Watchers,
+    pub(crate) interpreter: Interpreter,
     pub(crate) log: Arc<Log>,
     pub(crate) cpu: CpuMeter,
     pub(crate) tidy: Tidy,
@@ -82,6 +84,7 @@ impl Guest {
             users: Users::of(etc),
             processes: Processes::new(Arc::clone(&log)),
             watchers: Watchers::default(),
+            interpreter: Interpreter::default(),
             log,
             cpu: CpuMeter::default(),
             tidy: Tidy::default(),

@@ -23,6 +23,11 @@ pub const LEASE_PATH: &str = "/sandbar/lease";
 /// `GET` with `after=SEQ`, answered with a list of [`LogEntry`].
 pub const LOG_PATH: &str = "/sandbar/log";
 
+/// The port where E2B's packages expect the code interpreter.
+pub const INTERPRETER_PORT: u16 = 49999;
+/// Where the guest has it: the edge leads requests for the port here, unless somebody listens there.
+pub const INTERPRETER_PREFIX: &str = "/sandbar/interpreter";
+
 /// What the guest is told when it starts.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use node::{Live, SandboxId};
-use protocol::guest::ENVD_PORT;
+use protocol::guest::{ENVD_PORT, INTERPRETER_PORT, INTERPRETER_PREFIX};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
@@ -45,6 +45,8 @@ pub(super) struct Connection {
     pub home: Option<Arc<Idle>>,
     /// It was used before, and may have been closed meanwhile.
     pub used: bool,
+    /// What goes before the path: the guest answers for the port.
+    pub prefix: &'static str,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,7 +64,7 @@ impl Connections {
         while let Some(sender) = senders.pop() {
             if sender.is_ready() {
                 drop(senders);
-                return Some(Connection { sender, home: Some(home), used: true });
+                return Some(Connection { sender, home: Some(home), used: true, prefix: "" });
             }
         }
         None
@@ -76,19 +78,29 @@ impl Connections {
         tasks: &TaskTracker,
         end: &CancellationToken,
     ) -> io::Result<Connection> {
+        let to_guest = async {
+            let stream = UnixStream::connect(live.machine.guest_socket()).await?;
+            handshake(stream, live, tasks, end).await
+        };
         let opening = async {
             if target.port == ENVD_PORT {
-                let stream = UnixStream::connect(live.machine.guest_socket()).await?;
-                handshake(stream, live, tasks, end).await
-            } else {
-                let stream = live.machine.dial(target.port).await?;
-                stream.set_nodelay(true)?;
-                handshake(stream, live, tasks, end).await
+                return Ok((to_guest.await?, ""));
+            }
+            match live.machine.dial(target.port).await {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    Ok((handshake(stream, live, tasks, end).await?, ""))
+                }
+                // An interpreter of the sandbox's own comes first; else the guest has one.
+                Err(error) if target.port == INTERPRETER_PORT && error.kind() == io::ErrorKind::ConnectionRefused => {
+                    Ok((to_guest.await?, INTERPRETER_PREFIX))
+                }
+                Err(error) => Err(error),
             }
         };
-        let sender = tokio::time::timeout(DIAL_PATIENCE, opening).await.map_err(io::Error::from)??;
+        let (sender, prefix) = tokio::time::timeout(DIAL_PATIENCE, opening).await.map_err(io::Error::from)??;
         let home = (target.port == ENVD_PORT).then(|| self.home(live, target));
-        Ok(Connection { sender, home, used: false })
+        Ok(Connection { sender, home, used: false, prefix })
     }
 
     fn home(&self, live: &Arc<Live>, target: &Target) -> Arc<Idle> {

@@ -74,6 +74,9 @@ async fn exchange(
                 Err(error) => return Err(cannot_open(target, &error)),
             },
         };
+        if !connection.prefix.is_empty() {
+            *request.uri_mut() = below(connection.prefix, request.uri());
+        }
         let error = match connection.sender.try_send_request(request).await {
             Ok(response) => return Ok((response, connection)),
             Err(error) => error,
@@ -88,6 +91,12 @@ async fn exchange(
             }
         }
     }
+}
+
+/// The same path and query below a prefix. A path that cannot be written so does not exist there.
+fn below(prefix: &str, uri: &Uri) -> Uri {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    format!("{prefix}{path}").parse().unwrap_or_else(|_| Uri::from_static("/"))
 }
 
 fn cannot_open(target: &Target, error: &io::Error) -> Refusal {

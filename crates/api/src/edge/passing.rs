@@ -25,7 +25,7 @@ pub(crate) struct Passing {
 
 impl Passing {
     pub(super) fn new(inner: Incoming, live: &Arc<Live>, connection: Connection) -> Self {
-        let Connection { sender, home, used: _ } = connection;
+        let Connection { sender, home, .. } = connection;
         Self {
             inner,
             live: Arc::clone(live),

@@ -11,7 +11,7 @@ use super::reply::HttpError;
 use crate::state::{Guest, same_secret};
 
 /// For every call that does not say otherwise.
-pub(super) fn check_token(guest: &Guest, headers: &HeaderMap) -> Result<(), HttpError> {
+pub(crate) fn check_token(guest: &Guest, headers: &HeaderMap) -> Result<(), HttpError> {
     let Some(token) = guest.access_token() else { return Ok(()) };
     match given_token(headers) {
         Some(given) if same_secret(&token, given) => Ok(()),

@@ -22,7 +22,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use protocol::guest::{CONTROL_PREFIX, INIT_PATH};
+use protocol::guest::{CONTROL_PREFIX, INIT_PATH, INTERPRETER_PREFIX};
 use protocol::headers::CONNECT_TIMEOUT_MS;
 use protocol::rpc::filesystem::FilesystemServer;
 use protocol::rpc::process::ProcessServer;
@@ -30,7 +30,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tower::Service;
 
-pub(crate) use self::access::check_files;
+pub(crate) use self::access::{check_files, check_token};
 pub(crate) use self::control::read as read_json;
 pub(crate) use self::query::Query;
 use self::reply::never;
@@ -39,7 +39,7 @@ use crate::filesystem::FilesystemService;
 use crate::process::ProcessService;
 use crate::state::Guest;
 use crate::streams::CallTimeout;
-use crate::{files, metrics};
+use crate::{files, interpreter, metrics};
 
 /// The largest RPC message: a big paste into a terminal, far from a file upload.
 const LARGEST_MESSAGE: usize = 64 << 20;
@@ -126,6 +126,12 @@ impl Face {
         let guest = &self.guest;
         let path = request.uri().path();
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        if let Some(path) = path.strip_prefix(INTERPRETER_PREFIX)
+            && self.side == Side::Host
+        {
+            let path = path.to_owned();
+            return Ok(interpreter::answer(guest, &path, request).await);
+        }
         if path == INIT_PATH || path.starts_with(CONTROL_PREFIX) {
             return match self.side {
                 Side::Host => control::answer(guest, request).await,
@@ -140,7 +146,7 @@ impl Face {
             }
             (_, "/files") if is_read => return files::download(guest, &request).await,
             (&Method::POST | &Method::PUT, "/files") => return files::upload(guest, request).await,
-            _ => access::check_token(guest, request.headers())?,
+            _ => check_token(guest, request.headers())?,
         }
         match (request.method(), path) {
             (&Method::POST, "/files/compose") => files::compose(guest, request).await,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, NulError};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -89,6 +89,13 @@ pub(super) struct Launched {
     pub(super) pid: Pid,
     pub(super) input: Input,
     pub(super) source: Source,
+    pub(super) control: Option<Control>,
+}
+
+/// Our ends of the descriptors by which a process is told what to do.
+pub(crate) struct Control {
+    pub(crate) orders: pipe::Sender,
+    pub(crate) answers: pipe::Receiver,
 }
 
 /// Everything that can be found wrong before a process exists.
@@ -102,8 +109,15 @@ pub(super) struct Plan {
 }
 
 enum Streams {
-    Pipes { stdin: bool },
-    Terminal { cols: u16, rows: u16 },
+    Pipes {
+        stdin: bool,
+    },
+    /// Output by pipes, no input, and orders on descriptors of their own.
+    Controlled,
+    Terminal {
+        cols: u16,
+        rows: u16,
+    },
 }
 
 impl Plan {
@@ -138,15 +152,31 @@ impl Plan {
         Ok(Self { program, arguments, environment, directory, user, streams })
     }
 
+    /// Gives the process, instead of an input, orders on descriptor 3 and a way to answer on 4.
+    pub(super) fn controlled(self) -> Self {
+        Self { streams: Streams::Controlled, ..self }
+    }
+
     /// Starts it.
     pub(super) fn launch(&self) -> Result<Launched, LaunchError> {
         match self.streams {
-            Streams::Pipes { stdin } => self.with_pipes(stdin),
+            Streams::Pipes { stdin } => self.with_pipes(stdin, None),
+            Streams::Controlled => {
+                let (orders, ours) = pipe()?;
+                let (answers, theirs) = pipe()?;
+                let ends = [above_all(&orders)?, above_all(&theirs)?];
+                let launched = self.with_pipes(false, Some([ends[0].as_fd(), ends[1].as_fd()]))?;
+                let control = Control {
+                    orders: pipe::Sender::from_owned_fd(ours)?,
+                    answers: pipe::Receiver::from_owned_fd(answers)?,
+                };
+                Ok(Launched { control: Some(control), ..launched })
+            }
             Streams::Terminal { cols, rows } => self.in_terminal(cols, rows),
         }
     }
 
-    fn with_pipes(&self, stdin: bool) -> Result<Launched, LaunchError> {
+    fn with_pipes(&self, stdin: bool, control: Option<[BorrowedFd<'_>; 2]>) -> Result<Launched, LaunchError> {
         let (stdout, child_stdout) = pipe()?;
         let (stderr, child_stderr) = pipe()?;
         let (child_stdin, sender) = if stdin {
@@ -163,8 +193,9 @@ impl Plan {
             stdin: child_stdin.as_fd(),
             stdout: child_stdout.as_fd(),
             stderr: child_stderr.as_fd(),
+            control,
         })?;
-        Ok(Launched { pid, input: Input::Pipe(Mutex::new(sender)), source })
+        Ok(Launched { pid, input: Input::Pipe(Mutex::new(sender)), source, control: None })
     }
 
     fn in_terminal(&self, cols: u16, rows: u16) -> Result<Launched, LaunchError> {
@@ -180,7 +211,7 @@ impl Plan {
         let master = Arc::new(sys::watch_readiness(master)?);
         let pid = self.spawn(&Stdio::Terminal(terminal.as_fd()))?;
         let input = Input::Terminal { master: Arc::clone(&master), turn: Mutex::new(()) };
-        Ok(Launched { pid, input, source: Source::Terminal(Some(master)) })
+        Ok(Launched { pid, input, source: Source::Terminal(Some(master)), control: None })
     }
 
     fn spawn(&self, stdio: &Stdio<'_>) -> Result<Pid, LaunchError> {
@@ -211,6 +242,11 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), LaunchError> {
     let ends = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     debug_assert!(ends.0.as_raw_fd() > 2 && ends.1.as_raw_fd() > 2);
     Ok(ends)
+}
+
+/// The same end, numbered so that it is in nobody's way when the child's descriptors are put in their places.
+fn above_all(end: &OwnedFd) -> Result<OwnedFd, LaunchError> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(end, 16)?)
 }
 
 /// A name with a slash is a path, from the process's own directory; any other is looked up.

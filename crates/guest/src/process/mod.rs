@@ -1,5 +1,6 @@
 //! The processes that clients started: which run, which ended lately, and who gets which exit status.
 
+mod controlled;
 mod exit;
 mod input;
 mod launch;
@@ -13,13 +14,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use protocol::guest::LogLevel;
-use protocol::rpc::process::StartRequest;
 use protocol::rpc::process::process_selector::Selector;
+use protocol::rpc::process::{ProcessConfig, StartRequest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use self::exit::Exit;
-use self::launch::{LaunchError, Plan};
+pub(crate) use self::controlled::{Controlled, Ender, Said};
+pub(crate) use self::exit::Exit;
+pub(crate) use self::launch::LaunchError;
+use self::launch::{Control, Launched, Plan};
+pub(crate) use self::output::Output;
+use self::output::Source;
 pub(crate) use self::reaper::reap;
 use self::running::{Ending, Event, Running};
 pub(crate) use self::service::ProcessService;
@@ -50,6 +55,14 @@ struct Ended {
     at: Instant,
 }
 
+/// A process that is on the list and that nobody looks after yet.
+struct Started {
+    process: Arc<Running>,
+    source: Source,
+    exited: oneshot::Receiver<Exit>,
+    control: Option<Control>,
+}
+
 /// What a selector found.
 enum Found {
     Running(Arc<Running>),
@@ -76,23 +89,30 @@ impl Processes {
         let plan = Plan::new(guest, user, &request)?;
         let StartRequest { process, tag, .. } = request;
         let config = process.into_option().unwrap_or_default();
-        let command = config.cmd.clone();
-        let (exit_sender, exited) = oneshot::channel();
-        // The lock is held over the spawn: a process that ends at once is in the table before the reaper looks there.
-        let (process, source) = self.table(|table| {
-            let launched = plan.launch()?;
-            let process = Arc::new(Running::new(launched.pid, tag, config, launched.input));
-            table.running.insert(number(&process), (Arc::clone(&process), Some(exit_sender)));
-            Ok::<_, LaunchError>((process, launched.source))
-        })?;
+        let Started { process, source, exited, control: _ } = self.launch(&plan, tag, config)?;
         let pid = number(&process);
-        self.log.add(LogLevel::Info, "process started", [("command", command), ("pid", pid.to_string())]);
         let events = process.listen();
         let guest = Arc::clone(guest);
         tokio::spawn(running::look_after(process, source, exited, deadline, move |process, ending| {
             guest.processes.settle(process, ending);
         }));
         Ok((pid, events))
+    }
+
+    /// Starts what was planned and puts it on the list.
+    fn launch(&self, plan: &Plan, tag: Option<String>, config: ProcessConfig) -> Result<Started, LaunchError> {
+        let command = config.cmd.clone();
+        let (exit_sender, exited) = oneshot::channel();
+        // The lock is held over the spawn: a process that ends at once is in the table before the reaper looks there.
+        let (process, source, control) = self.table(|table| {
+            let Launched { pid, input, source, control } = plan.launch()?;
+            let process = Arc::new(Running::new(pid, tag, config, input));
+            table.running.insert(number(&process), (Arc::clone(&process), Some(exit_sender)));
+            Ok::<_, LaunchError>((process, source, control))
+        })?;
+        let pid = number(&process).to_string();
+        self.log.add(LogLevel::Info, "process started", [("command", command), ("pid", pid)]);
+        Ok(Started { process, source, exited, control })
     }
 
     /// The reaper's news. Unknown pids are orphans, of no interest to anybody.

@@ -35,6 +35,8 @@ pub(crate) enum Stdio<'a> {
         stdin: BorrowedFd<'a>,
         stdout: BorrowedFd<'a>,
         stderr: BorrowedFd<'a>,
+        /// Become its descriptors 3 and 4. They must be above these themselves.
+        control: Option<[BorrowedFd<'a>; 2]>,
     },
     /// One descriptor for all three, which becomes the controlling terminal.
     Terminal(BorrowedFd<'a>),
@@ -65,7 +67,8 @@ struct Child {
     arguments: *const *const c_char,
     environment: *const *const c_char,
     directory: *const c_char,
-    streams: [c_int; 3],
+    streams: [c_int; 5],
+    stream_count: usize,
     terminal: bool,
     uid: u32,
     gid: u32,
@@ -84,9 +87,13 @@ const OOM_SCORE: &[u8] = b"100";
 pub(crate) fn spawn(image: &Image<'_>, identity: &Identity<'_>, stdio: &Stdio<'_>) -> Result<Pid, SpawnError> {
     let arguments = pointers(image.arguments);
     let environment = pointers(image.environment);
-    let (streams, terminal) = match stdio {
-        Stdio::Pipes { stdin, stdout, stderr } => ([stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()], false),
-        Stdio::Terminal(tty) => ([tty.as_raw_fd(); 3], true),
+    let (streams, stream_count, terminal) = match stdio {
+        Stdio::Pipes { stdin, stdout, stderr, control } => {
+            let all =
+                [Some(*stdin), Some(*stdout), Some(*stderr), control.map(|ends| ends[0]), control.map(|ends| ends[1])];
+            (all.map(|end| end.map_or(-1, |end| end.as_raw_fd())), if control.is_some() { 5 } else { 3 }, false)
+        }
+        Stdio::Terminal(tty) => ([tty.as_raw_fd(); 5], 3, true),
     };
     let mut child = Child {
         program: image.program.as_ptr(),
@@ -94,6 +101,7 @@ pub(crate) fn spawn(image: &Image<'_>, identity: &Identity<'_>, stdio: &Stdio<'_
         environment: environment.as_ptr(),
         directory: image.directory.as_ptr(),
         streams,
+        stream_count,
         terminal,
         uid: identity.uid,
         gid: identity.gid,
@@ -164,7 +172,7 @@ unsafe fn become_image(child: &Child) -> Step {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
 
         libc::setsid();
-        for (target, source) in child.streams.iter().enumerate() {
+        for (target, source) in child.streams.iter().enumerate().take(child.stream_count) {
             if libc::dup2(*source, target as c_int) == -1 {
                 return Step::Streams;
             }
@@ -177,7 +185,7 @@ unsafe fn become_image(child: &Child) -> Step {
         if score != -1 {
             libc::write(score, OOM_SCORE.as_ptr().cast(), OOM_SCORE.len());
         }
-        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+        libc::syscall(libc::SYS_close_range, child.stream_count, libc::c_uint::MAX, 0);
 
         if libc::syscall(libc::SYS_setgroups, child.group_count, child.groups) == -1
             || libc::syscall(libc::SYS_setresgid, child.gid, child.gid, child.gid) == -1

@@ -4,6 +4,7 @@ mod common;
 mod control;
 mod files;
 mod filesystem;
+mod interpreter;
 mod limit;
 mod process;
 mod replace;

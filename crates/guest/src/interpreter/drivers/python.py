@@ -1,0 +1,208 @@
+# Runs cells of Python for the guest, one after the other, in one namespace.
+#
+# Cells come as lines of JSON on descriptor 3: {"code", "env"}. Answers go as lines of JSON to descriptor 4: results and
+# errors, then {"type": "done"}. What the cells print goes where it always goes.
+import ast, asyncio, base64, importlib.abc, importlib.machinery, inspect, json, linecache, os, re, signal, subprocess, sys
+import traceback, types
+
+# Not for the processes that cells start.
+os.set_inheritable(3, False)
+os.set_inheritable(4, False)
+
+MIMES = {
+    "text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg", "image/png": "png",
+    "image/jpeg": "jpeg", "application/pdf": "pdf", "text/latex": "latex", "application/json": "json",
+    "application/javascript": "javascript",
+}
+METHODS = {
+    "_repr_html_": "html", "_repr_markdown_": "markdown", "_repr_svg_": "svg", "_repr_png_": "png",
+    "_repr_jpeg_": "jpeg", "_repr_pdf_": "pdf", "_repr_latex_": "latex", "_repr_json_": "json",
+    "_repr_javascript_": "javascript",
+}
+
+
+def answer(kind, **fields):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    line = (json.dumps({"type": kind, **fields}, default=str) + "\n").encode()
+    while line:
+        line = line[os.write(4, line):]
+
+
+def plain(value):
+    # Pictures and the like are bytes; on the wire they are base64.
+    return base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else value
+
+
+def formats(value):
+    found, extra = {}, {}
+    if not isinstance(value, type):
+        bundle = getattr(value, "_repr_mimebundle_", None)
+        if callable(bundle):
+            data = bundle()
+            for mime, content in (data[0] if isinstance(data, tuple) else data or {}).items():
+                if mime in MIMES:
+                    found[MIMES[mime]] = plain(content)
+                else:
+                    extra[mime] = plain(content)
+        for method, name in METHODS.items():
+            if name not in found and callable(getattr(value, method, None)):
+                content = getattr(value, method)()
+                content = content[0] if isinstance(content, tuple) else content
+                if content is not None:
+                    found[name] = plain(content)
+        if type(value).__name__ == "DataFrame" and callable(getattr(value, "to_dict", None)):
+            found["data"] = value.to_dict(orient="list")
+        elif "json" not in found and isinstance(value, (dict, list)):
+            try:
+                json.dumps(value, allow_nan=False)
+                found["json"] = value
+            except (TypeError, ValueError, RecursionError):
+                pass
+    found.setdefault("text", repr(value))
+    if extra:
+        found["extra"] = extra
+    return found
+
+
+def display(*values):
+    """Shows values in every form they have."""
+    for value in values:
+        answer("result", is_main_result=False, **formats(value))
+
+
+def show_figures(*_, **__):
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None:
+        return
+    import io
+
+    for number in pyplot.get_fignums():
+        figure, image = pyplot.figure(number), io.BytesIO()
+        figure.savefig(image, format="png", bbox_inches="tight")
+        answer("result", is_main_result=False, text=repr(figure), png=plain(image.getvalue()))
+    pyplot.close("all")
+
+
+class Figures(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """What matplotlib draws with, made when it asks: figures become results instead of windows."""
+
+    NAME = "sandbar_figures"
+
+    def find_spec(self, name, path, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name == self.NAME else None
+
+    def exec_module(self, module):
+        from matplotlib.backend_bases import FigureManagerBase
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        module.FigureCanvas, module.FigureManager, module.show = FigureCanvasAgg, FigureManagerBase, show_figures
+
+
+def shell(command):
+    return subprocess.run(command, shell=True, executable="/bin/bash").returncode
+
+
+def magic(name, rest):
+    if name == "pip":
+        return shell(f"{sys.executable} -m pip {rest}")
+    if name == "cd":
+        os.chdir(os.path.expanduser(rest.strip() or "~"))
+        return None
+    if name == "env" and "=" in rest:
+        variable, value = rest.split("=", 1)
+        os.environ[variable.strip()] = value.strip()
+        return None
+    raise NameError(f"there is no magic %{name} here; there are %pip, %cd, %env and !command")
+
+
+def plain_python(code):
+    """The lines that only notebooks know, as calls."""
+    if code.lstrip().startswith("%%bash"):
+        return f"__sandbar_shell__({code.lstrip().partition(chr(10))[2]!r})\n"
+    try:
+        ast.parse(code)
+        return code
+    except SyntaxError:
+        lines = []
+        for line in code.split("\n"):
+            found = re.match(r"(\s*)(?:!(.+)|%(\w+)\s*(.*))$", line)
+            if found and found[2]:
+                line = f"{found[1]}__sandbar_shell__({found[2]!r})"
+            elif found:
+                line = f"{found[1]}__sandbar_magic__({found[3]!r}, {found[4]!r})"
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def run(code, name, loop):
+    code = plain_python(code)
+    linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+    tree = ast.parse(code, name)
+    last = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
+        last = ast.Expression(tree.body.pop().value)
+    flags, value = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, None
+    for part, mode in ((tree, "exec"), (last, "eval")):
+        if part is None:
+            continue
+        compiled = compile(part, name, mode, flags=flags)
+        value = eval(compiled, main.__dict__)
+        if compiled.co_flags & inspect.CO_COROUTINE:
+            value = loop.run_until_complete(value)
+    return value if last is not None else None
+
+
+def told(error):
+    """The error as Python tells it, from the cell on."""
+    frames = error.__traceback__
+    while frames and frames.tb_frame.f_code.co_filename == "<string>":
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    answer("error", name=type(error).__name__, value=str(error), traceback=text)
+
+
+main = types.ModuleType("__main__")
+main.__dict__.update(display=display, __sandbar_shell__=lambda command: shell(command) and None,
+                     __sandbar_magic__=lambda name, rest: magic(name, rest) and None, In=[], Out={})
+sys.modules["__main__"] = main
+sys.path[0] = ""
+sys.argv = [""]
+sys.meta_path.append(Figures())
+os.environ.setdefault("MPLBACKEND", f"module://{Figures.NAME}")
+loop = asyncio.new_event_loop()
+asyncio.set_event_loop(loop)
+count = 0
+cells = os.fdopen(3, encoding="utf-8")
+while True:
+    # Who interrupts means the cell, not us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = cells.readline()
+    if not line:
+        break
+    cell = json.loads(line)
+    before = {name: os.environ.get(name) for name in cell["env"]}
+    os.environ.update(cell["env"])
+    count += 1
+    try:
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            value = run(cell["code"], f"<cell {count}>", loop)
+            main.In.append(cell["code"])
+            if value is not None:
+                main._ = main.Out[count] = value
+                answer("result", is_main_result=True, **formats(value))
+            show_figures()
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except BaseException as error:
+        try:
+            told(error)
+        except Exception as second:
+            answer("error", name=type(error).__name__, value="", traceback=f"it cannot be told: {second!r}")
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    answer("done")

@@ -1,0 +1,161 @@
+//! A process that does what it is told, again and again: orders and answers travel on descriptors of their own, beside what
+//! it prints. Whoever started it looks after it.
+
+use std::io;
+use std::sync::Arc;
+
+use protocol::rpc::process::{ProcessConfig, StartRequest};
+use rustix::process::{Signal, kill_process_group};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+
+use super::exit::Exit;
+use super::launch::{Control, LaunchError, Plan};
+use super::output::{Output, Source};
+use super::running::{Ending, Running};
+use super::{Processes, Started};
+use crate::state::Guest;
+use crate::users::User;
+
+/// An answer is read this far at a time.
+const PIECE: usize = 64 << 10;
+/// The longest answer: a few large pictures.
+const LONGEST_ANSWER: usize = 64 << 20;
+
+/// Ended, with all it started, when it is dropped.
+pub(crate) struct Controlled {
+    process: Arc<Running>,
+    source: Source,
+    orders: pipe::Sender,
+    answers: pipe::Receiver,
+    /// Read, and not yet taken.
+    unread: Vec<u8>,
+    /// So far no line ends there.
+    searched: usize,
+    ended: watch::Receiver<Option<Exit>>,
+}
+
+impl Processes {
+    /// Starts a process that takes orders.
+    pub(crate) fn start_controlled(
+        &self,
+        guest: &Arc<Guest>,
+        user: User,
+        process: ProcessConfig,
+    ) -> Result<Controlled, LaunchError> {
+        let request = StartRequest { process: process.clone().into(), ..StartRequest::default() };
+        let plan = Plan::new(guest, user, &request)?.controlled();
+        let Started { process, source, exited, control } = self.launch(&plan, None, process)?;
+        let Some(Control { orders, answers }) = control else {
+            return Err(LaunchError::Guest(io::Error::other("no way to give orders")));
+        };
+        let (tell, ended) = watch::channel(None);
+        let (guest, told) = (Arc::clone(guest), Arc::clone(&process));
+        tokio::spawn(async move {
+            let exit = exited.await.unwrap_or(Exit::Code(-1));
+            guest.processes.settle(&told, Ending { exit, expired: false });
+            tell.send_replace(Some(exit));
+        });
+        Ok(Controlled { process, source, orders, answers, unread: Vec::new(), searched: 0, ended })
+    }
+}
+
+impl Controlled {
+    /// How it ended, if it has.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        *self.ended.borrow()
+    }
+
+    pub(crate) async fn ended(&mut self) -> Exit {
+        let exit = self.ended.wait_for(Option::is_some).await;
+        exit.ok().and_then(|exit| *exit).unwrap_or(Exit::Code(-1))
+    }
+
+    pub(crate) async fn order(&mut self, order: &[u8]) -> io::Result<()> {
+        self.orders.write_all(order).await
+    }
+
+    /// The next thing it prints or answers. Cancelling loses nothing.
+    pub(crate) async fn next(&mut self) -> Said {
+        loop {
+            if let Some(answer) = self.take_answer() {
+                return Said::Answer(answer);
+            }
+            let room = self.unread.len() + PIECE;
+            if room > LONGEST_ANSWER {
+                return Said::TooMuch;
+            }
+            self.unread.reserve(PIECE);
+            tokio::select! {
+                // First, so that an answer comes after what was printed before it.
+                biased;
+                Some(output) = self.source.next() => return Said::Output(output),
+                read = self.answers.read_buf(&mut self.unread) => {
+                    if !read.is_ok_and(|count| count > 0) {
+                        return Said::Exit(self.ended().await);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What it has printed by now.
+    pub(crate) fn printed(&mut self) -> Option<Output> {
+        self.source.take_ready()
+    }
+
+    fn take_answer(&mut self) -> Option<Vec<u8>> {
+        let Some(end) = memchr::memchr(b'\n', &self.unread[self.searched..]) else {
+            self.searched = self.unread.len();
+            return None;
+        };
+        let end = std::mem::take(&mut self.searched) + end;
+        let rest = self.unread.split_off(end + 1);
+        let mut answer = std::mem::replace(&mut self.unread, rest);
+        answer.pop();
+        Some(answer)
+    }
+
+    /// As Ctrl-C does, for it and what it runs.
+    pub(crate) fn interrupt(&self) {
+        if self.exit().is_none() {
+            let _gone = kill_process_group(self.process.pid, Signal::INT);
+        }
+    }
+
+    /// A way to end it for who does not have it.
+    pub(crate) fn ender(&self) -> Ender {
+        Ender { process: Arc::clone(&self.process), ended: self.ended.clone() }
+    }
+}
+
+impl Drop for Controlled {
+    fn drop(&mut self) {
+        self.ender().end();
+    }
+}
+
+/// What came from it.
+pub(crate) enum Said {
+    Output(Output),
+    /// A line, without its end.
+    Answer(Vec<u8>),
+    /// An answer longer than any sensible one.
+    TooMuch,
+    Exit(Exit),
+}
+
+pub(crate) struct Ender {
+    process: Arc<Running>,
+    ended: watch::Receiver<Option<Exit>>,
+}
+
+impl Ender {
+    /// Ends it and what it runs. One that has ended may have given its number to others.
+    pub(crate) fn end(&self) {
+        if self.ended.borrow().is_none() {
+            self.process.kill_group();
+        }
+    }
+}
