@@ -15,6 +15,7 @@ use engine::{Engine, EngineConfig};
 use hyper_util::service::TowerToHyperService;
 use node::{Closing, Node, Standing};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sdk::Secret;
 use std::io::{Write, stderr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -88,7 +89,7 @@ pub(crate) struct Up {
     no_studio: bool,
     /// The studio's database: sqlite:///FILE or postgres://… [default: in the data directory]
     #[arg(long, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
-    database: Option<String>,
+    database: Option<Secret>,
     #[command(flatten)]
     studio: StudioFlags,
 }

@@ -190,8 +190,8 @@ fn check_text(field: &'static str, text: &str, longest: usize) -> Result<(), Stu
     if text.trim().is_empty() {
         return Err(StudioError::invalid(field, "it must not be empty"));
     }
-    if text.len() > longest {
-        return Err(StudioError::invalid(field, format!("it may have {longest} bytes at most")));
+    if text.chars().count() > longest {
+        return Err(StudioError::invalid(field, format!("it may have {longest} characters at most")));
     }
     if text.contains('\0') {
         return Err(StudioError::invalid(field, "it must not contain the character NUL"));

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use tracing::{info, warn};
 use workspace::snapshot::{SnapshotCondition, Which};
@@ -26,8 +27,8 @@ use crate::view::{PreviewCheck, PreviewState, Resumed, SnapshotView, User};
 /// A resume that is under way.
 pub(crate) type Resuming = Shared<BoxFuture<'static, Result<Resumed, Arc<StudioError>>>>;
 
-/// How long somebody waits for the worker to be done with a job that is ready: it takes pictures and pauses.
-const SETTLE: Duration = Duration::from_secs(120);
+/// How long somebody waits for the worker to be done with a job that is ready: it saves the files and pauses.
+const SETTLE: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// For giving a lease back.
 const CLOSE: Duration = Duration::from_secs(20);
@@ -103,7 +104,8 @@ impl Studio {
                 None => {
                     let studio = self.clone();
                     let woken = self.inner.tasks.spawn(async move {
-                        let woken = studio.wake(&job).await;
+                        let woken = tokio::time::timeout(studio.inner.settings.resume_all, studio.wake(&job)).await;
+                        let woken = woken.unwrap_or(Err(StudioError::SandboxUnreachable));
                         locked(&studio.inner.resuming).remove(&job.id);
                         woken.map_err(Arc::new)
                     });
@@ -195,7 +197,7 @@ impl Studio {
         let change = Change {
             sandbox_paused: Some(false),
             sandbox_id: Some(Some(sandbox_id.clone())),
-            sandbox_expires_at: Some(ends_at),
+            sandbox_expires_at: Some(self.awake_until(ends_at)),
             preview: Some(preview),
             ..Change::default()
         };
@@ -205,6 +207,14 @@ impl Studio {
         ];
         self.change(&job.id, Held::Anybody, change, told).await?;
         Ok(Resumed { preview_url, sandbox_id })
+    }
+
+    /// When a preview that is awake now sleeps again: workspaces give a sandbox all the life there is, for people who work
+    /// there; of a preview nobody knows whether anybody still looks.
+    pub(crate) fn awake_until(&self, ends_at: Option<Timestamp>) -> Option<Timestamp> {
+        let awake = SignedDuration::try_from(self.inner.settings.awake).unwrap_or(SignedDuration::MAX);
+        let bedtime = Timestamp::now().checked_add(awake).unwrap_or(Timestamp::MAX);
+        Some(ends_at.map_or(bedtime, |ends_at| ends_at.min(bedtime)))
     }
 
     /// How the preview is. Never wakes it.

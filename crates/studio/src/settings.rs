@@ -19,6 +19,10 @@ pub struct Settings {
     pub resume_again: Duration,
     /// What the retry may add.
     pub resume_more: Duration,
+    /// Whatever happens, a resume ends by then.
+    pub resume_all: Duration,
+    /// How long a preview that somebody woke stays awake, if its sandbox lives so long.
+    pub awake: Duration,
     /// Credits of the first user.
     pub first_credits: i64,
     /// Where applications listen.
@@ -36,6 +40,8 @@ impl Default for Settings {
             resume: Duration::from_secs(120),
             resume_again: Duration::from_secs(5),
             resume_more: Duration::from_secs(20),
+            resume_all: Duration::from_secs(149),
+            awake: Duration::from_secs(3600),
             first_credits: 10,
             preview_port: 3000,
         }

@@ -30,6 +30,8 @@ use crate::view::{TimelineEvent, User};
 
 /// So long a token is believed without asking the records: one that was replaced is good for no longer.
 const BELIEVED: Duration = Duration::from_secs(5);
+/// For what is under way when the program stops.
+const LAST_WORK: Duration = Duration::from_secs(20);
 /// Tokens that are remembered at once.
 const REMEMBERED: usize = 10_000;
 
@@ -102,10 +104,12 @@ impl Studio {
         Ok(studio)
     }
 
-    /// Waits for what was begun for users and goes on.
+    /// Waits, within reason, for what was begun for users and goes on.
     pub async fn close(&self) {
         self.inner.tasks.close();
-        self.inner.tasks.wait().await;
+        if tokio::time::timeout(LAST_WORK, self.inner.tasks.wait()).await.is_err() {
+            tracing::warn!("a preview was still being woken or restored");
+        }
     }
 
     pub fn records(&self) -> &Records {
@@ -162,7 +166,7 @@ impl Studio {
         let job = self.own(user, id).await?;
         // Who speaks of events that never were begins with what is new.
         let after = after.unwrap_or_default().min(job.events);
-        Ok(self.inner.timeline.watch(job.id, after))
+        Ok(self.inner.timeline.watch(job.id, after, job.events))
     }
 
     /// The user's own job.

@@ -33,7 +33,8 @@ pub(crate) struct Timeline {
 
 struct Channel {
     sender: broadcast::Sender<Told>,
-    /// The number of the last event that was handed on. Who has the lock hands on.
+    /// The number of the last event that was handed on. Who has the lock hands on; a watcher who has read further by itself
+    /// leaves it alone, since the others have not.
     head: tokio::sync::Mutex<u64>,
 }
 
@@ -110,15 +111,15 @@ impl Timeline {
         }
     }
 
-    /// What happened after event `after`, then what happens, without end.
-    pub(crate) fn watch(self: &Arc<Self>, job: JobId, after: u64) -> BoxStream<'static, Told> {
+    /// What happened after event `after`, then what happens, without end. The job is known to have had `events` by now.
+    pub(crate) fn watch(self: &Arc<Self>, job: JobId, after: u64, events: u64) -> BoxStream<'static, Told> {
         let channel = {
             let mut channels = self.channels();
             match channels.get(&job).and_then(Weak::upgrade) {
                 Some(channel) => channel,
                 None => {
                     let channel =
-                        Arc::new(Channel { sender: broadcast::channel(ROOM).0, head: tokio::sync::Mutex::new(after) });
+                        Arc::new(Channel { sender: broadcast::channel(ROOM).0, head: tokio::sync::Mutex::new(events) });
                     channels.insert(job.clone(), Arc::downgrade(&channel));
                     channel
                 }
@@ -128,7 +129,7 @@ impl Timeline {
             // Before the records are read, so that nothing falls between the two.
             receiver: channel.sender.subscribe(),
             timeline: Arc::clone(self),
-            channel,
+            _channel: channel,
             job,
             last: after,
             replay: VecDeque::new(),
@@ -144,7 +145,8 @@ impl Timeline {
 
 struct Watcher {
     timeline: Arc<Timeline>,
-    channel: Arc<Channel>,
+    /// Held, not read: without watchers nothing is handed on.
+    _channel: Arc<Channel>,
     receiver: broadcast::Receiver<Told>,
     job: JobId,
     /// The number of the last event that was given.
@@ -186,11 +188,6 @@ impl Watcher {
             Ok(events) => {
                 self.behind = !events.is_empty();
                 self.replay.extend(events);
-                if !self.behind {
-                    // What this watcher has need not be handed on again for its sake.
-                    let mut head = self.channel.head.lock().await;
-                    *head = (*head).max(self.last);
-                }
             }
             Err(error) => {
                 warn!(job = %self.job, error = %crate::chain(&error), "a timeline cannot be read; trying again");

@@ -51,7 +51,9 @@ impl Models {
             Choice::Scripted { file } => {
                 Choice::Scripted { file: self.script(&file).ok_or(ChoiceError::Unknown(name))? }
             }
-            other => other,
+            // Whoever names the URL would be sent the key.
+            Choice::OpenAi { .. } => return Err(ChoiceError::Unknown(name)),
+            other @ Choice::Anthropic { .. } => other,
         };
         Ok(Chosen { name: choice.to_string(), model: choice.model(&keys())? })
     }
@@ -82,7 +84,14 @@ mod tests {
             assert!(models.choose(Some(&chosen.name)).is_ok(), "the name of a choice leads to it again");
         }
         let secret = format!("scripted:{}", outside.display());
-        for bad in ["scripted:../secret.yaml", &secret, "scripted:link.yaml", "scripted:none.yaml", "scripted:."] {
+        for bad in [
+            "openai:any@http://elsewhere.test/",
+            "scripted:../secret.yaml",
+            &secret,
+            "scripted:link.yaml",
+            "scripted:none.yaml",
+            "scripted:.",
+        ] {
             assert!(models.choose(Some(bad)).is_err(), "{bad}");
         }
         let none = Models::new(None).expect("models");

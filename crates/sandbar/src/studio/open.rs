@@ -24,12 +24,15 @@ const FIRST_USER: &str = "owner";
 /// Below the data directory.
 const DIRECTORY: &str = "studio";
 const TOKEN: &str = "token";
+/// Has the database, whether it was set or came as a flag.
+const DATABASE: &str = "SANDBAR_DATABASE";
 
 /// Where the studio keeps everything: beside its server's own files unless the configuration says otherwise, since the sandboxes of
 /// its jobs are that server's.
-pub(super) fn workspaces(config: &Config, database: Option<&str>) -> anyhow::Result<WorkspaceConfig> {
+fn workspaces(config: &Config, database: Option<&Secret>) -> anyhow::Result<WorkspaceConfig> {
     let records = match database {
-        Some(url) => RecordsConfig { url: Some(url.to_owned()), url_env: None },
+        // It may have a password, which a configuration must not.
+        Some(_) => RecordsConfig { url: None, url_env: Some(DATABASE.to_owned()) },
         None => config.records.clone(),
     };
     let workspaces = WorkspaceConfig {
@@ -41,19 +44,28 @@ pub(super) fn workspaces(config: &Config, database: Option<&str>) -> anyhow::Res
     Ok(workspaces.resolve(&directory(config), &config::variable)?)
 }
 
+/// What the environment has, with the database that was named.
+fn variables(database: Option<&Secret>) -> impl Fn(&str) -> Option<String> + Sync {
+    let database = database.cloned();
+    move |name| match &database {
+        Some(url) if name == DATABASE => Some(url.expose().to_owned()),
+        _ => config::variable(name),
+    }
+}
+
 fn directory(config: &Config) -> PathBuf {
     config.data.join(DIRECTORY)
 }
 
 /// The records alone, for those who look after users.
-pub(super) async fn records(config: &Config, database: Option<&str>) -> anyhow::Result<Records> {
-    let url = workspaces(config, database)?.records.location(&config::variable)?;
+pub(super) async fn records(config: &Config, database: Option<&Secret>) -> anyhow::Result<Records> {
+    let url = workspaces(config, database)?.records.location(&variables(database))?;
     Records::open(&url).await.context("the studio's records cannot be opened")
 }
 
 /// How the studio works in this program.
 pub(crate) struct Options {
-    pub(crate) database: Option<String>,
+    pub(crate) database: Option<Secret>,
     /// Where scripted models may be.
     pub(crate) scripts: Option<PathBuf>,
     /// Builds at once.
@@ -72,10 +84,11 @@ pub(crate) struct Workshop {
 
 impl Workshop {
     pub(crate) async fn open(config: &Config, local: &Arc<dyn LocalServer>, options: &Options) -> anyhow::Result<Self> {
-        let workspaces = workspaces(config, options.database.as_deref())?;
-        let url = workspaces.records.location(&config::variable)?;
+        let database = options.database.as_ref();
+        let (workspaces, variables) = (workspaces(config, database)?, variables(database));
+        let url = workspaces.records.location(&variables)?;
         let models = Models::new(options.scripts.as_deref()).context("the directory of scripts cannot be used")?;
-        let rooms = Arc::new(Rooms::open(config, &workspaces, local, models).await?);
+        let rooms = Arc::new(Rooms::open(config, &workspaces, &variables, local, models).await?);
         let settings = Settings { builds: options.builds, ..Settings::default() };
         let credits = settings.first_credits;
         let studio = Studio::open(&url, Arc::clone(&rooms) as Arc<dyn Premises>, settings).await?;

@@ -1,7 +1,7 @@
 //! What the studio is given by this program: workspaces with their own observer, tools with pictures, models by the environment.
 
 use super::models::Models;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::screenshots::Pictures;
 use crate::workspace::photographs::Previews;
 use ::studio::{Chosen, NoPicture, Picture, Premises};
@@ -11,7 +11,7 @@ use browser::store::Occasion;
 use std::sync::{Arc, OnceLock};
 use tools::{Capture, SandboxToolDispatcher, ToolDispatcher};
 use tracing::info;
-use workspace::config::WorkspaceConfig;
+use workspace::config::{Variables, WorkspaceConfig};
 use workspace::events::{Observer, WorkspaceEvent};
 use workspace::provider::LocalServer;
 use workspace::{Settings, Workspace, Workspaces};
@@ -27,13 +27,13 @@ impl Rooms {
     pub(super) async fn open(
         config: &Config,
         workspaces: &WorkspaceConfig,
+        variables: Variables<'_>,
         local: &Arc<dyn LocalServer>,
         models: Models,
     ) -> anyhow::Result<Self> {
         let teller = Arc::new(Teller::default());
         let observer = Arc::clone(&teller) as Arc<dyn Observer>;
-        let workspaces =
-            Workspaces::from_config(workspaces, &config::variable, local, observer, Settings::default()).await?;
+        let workspaces = Workspaces::from_config(workspaces, variables, local, observer, Settings::default()).await?;
         Ok(Self { workspaces, pictures: Pictures::new(config), models, teller })
     }
 

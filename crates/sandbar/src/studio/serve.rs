@@ -8,6 +8,7 @@ use crate::{logging, runtime};
 use ::studio::rest;
 use anyhow::Context as _;
 use clap::Args;
+use sdk::Secret;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ A worker that is killed loses nothing: another goes on with its jobs within 15 s
 pub(crate) struct Serve {
     /// Where jobs and everything else is remembered: sqlite:///FILE or postgres://… [default: in the data directory]
     #[arg(long, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
-    database: Option<String>,
+    database: Option<Secret>,
     /// Address of the listener; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4981")]
     listen: SocketAddr,
@@ -56,7 +57,7 @@ pub(crate) struct StudioFlags {
 }
 
 impl StudioFlags {
-    pub(crate) fn options(self, database: Option<String>) -> Options {
+    pub(crate) fn options(self, database: Option<Secret>) -> Options {
         Options { database, scripts: self.scripts, builds: self.builds }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Users {
     json: bool,
     /// The studio's database, when it is not the data directory's
     #[arg(long, global = true, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
-    database: Option<String>,
+    database: Option<Secret>,
     /// The data directory [default: $XDG_DATA_HOME/sandbar]
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -76,7 +76,7 @@ impl Users {
     async fn done(self) -> anyhow::Result<()> {
         let overrides = Overrides { data: self.data, ..Overrides::default() };
         let config = Config::load(self.config.as_deref(), &overrides)?;
-        let records = open::records(&config, self.database.as_deref()).await?;
+        let records = open::records(&config, self.database.as_ref()).await?;
         let show = Show::new(self.json);
         match self.command {
             Command::Add { name, credits } => {

@@ -219,13 +219,14 @@ impl Records {
         Ok(self.job(id).await?.map(|job| job.cancel_asked))
     }
 
-    /// Gives a claim back, so that somebody else may go on at once.
+    /// Gives a claim back, so that somebody else may go on when a while is over.
     ///
     /// # Errors
     /// The records cannot be written.
-    pub async fn release(&self, id: &JobId, attempt: i64) -> Result<(), RecordsError> {
+    pub async fn release(&self, id: &JobId, attempt: i64, rest: Duration) -> Result<(), RecordsError> {
+        let free_at = if rest.is_zero() { 0 } else { after(Timestamp::now(), rest) };
         job::Entity::update_many()
-            .col_expr(job::Column::LeaseUntilUs, Expr::value(0_i64))
+            .col_expr(job::Column::LeaseUntilUs, Expr::value(free_at))
             .filter(job::Column::Id.eq(id.as_str()))
             .filter(job::Column::Attempt.eq(attempt))
             .exec(&self.database)

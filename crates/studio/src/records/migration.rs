@@ -180,3 +180,52 @@ async fn index(
     }
     manager.create_index(index).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::Records;
+    use crate::token::{Digest, new_token};
+    use sdk::Secret;
+
+    /// Whatever form the tables have, the newest one is reached, and what was there stays.
+    async fn from_every_version(url: impl Fn() -> Secret) {
+        for done in (0..).take(Migrator::migrations().len() + 1) {
+            let url = url();
+            let database = workspace::records::connect(&url).await.expect("a database");
+            if done > 0 {
+                Migrator::up(&database, Some(done)).await.expect("an earlier form");
+                let old =
+                    "INSERT INTO studio_user (id, name, created_at_us) VALUES ('usr_0123456789abcdef0123', 'old', 1)";
+                database.execute_unprepared(old).await.expect("somebody from before");
+            }
+            drop(database);
+            for _ in 0..2 {
+                let records = Records::open(&url).await.expect("the newest form");
+                let old = records.user_named("old").await.expect("read");
+                assert_eq!(old.is_some(), done > 0, "{done} steps done before");
+                records.close().await.expect("closed");
+            }
+            let records = Records::open(&url).await.expect("the newest form");
+            let token = Digest::of(new_token().expose()).expect("a token");
+            let user = records.add_user("new", &token, 1).await.expect("written");
+            assert!(records.jobs(&user.id, None).await.expect("read").is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn on_sqlite() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let number = std::cell::Cell::new(0);
+        from_every_version(|| {
+            number.set(number.get() + 1);
+            Secret::from(format!("sqlite://{}/{}.sqlite", directory.path().display(), number.get()))
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn on_postgres() {
+        from_every_version(|| Secret::from(testing::postgres::database())).await;
+    }
+}

@@ -29,6 +29,8 @@ use crate::studio::Studio;
 
 /// Workers that may have a job. One that ends them all is not given to another.
 const MOST_ATTEMPTS: i64 = 10;
+/// Before a job that could not be gone on with is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
 /// A browser that takes longer takes no picture.
 const PHOTOGRAPH: Duration = Duration::from_secs(120);
 /// For saving files and ending a sandbox.
@@ -45,7 +47,9 @@ enum End {
 enum Left {
     /// Another has it.
     Lost,
-    /// Another may have it.
+    /// Another may have it at once.
+    Stopped,
+    /// Another may have it when whatever is wrong has had time to pass.
     Again(String),
 }
 
@@ -64,16 +68,18 @@ pub(super) async fn build(studio: Studio, job: JobRecord, stop: CancellationToke
             Err(left) => left,
         },
         () = claim.lost.cancelled() => Left::Lost,
-        () = stop.cancelled() => Left::Again("the worker stops".to_owned()),
+        () = stop.cancelled() => Left::Stopped,
     };
-    match left {
-        Left::Lost => warn!("another worker has the job"),
+    let rest = match left {
+        Left::Lost => return warn!("another worker has the job"),
+        Left::Stopped => Duration::ZERO,
         Left::Again(reason) => {
-            info!(reason, "the job is left for whoever comes next");
-            if let Err(error) = studio.records().release(&job.id, job.attempt).await {
-                warn!(error = %chain(&error), "the claim ends by itself");
-            }
+            warn!(reason, "the job is left for whoever comes next");
+            AGAIN
         }
+    };
+    if let Err(error) = studio.records().release(&job.id, job.attempt, rest).await {
+        warn!(error = %chain(&error), "the claim ends by itself");
     }
 }
 
@@ -161,7 +167,7 @@ impl Work<'_> {
         }
     }
 
-    /// Lets the agent work, and makes what it built ready to be looked at.
+    /// Lets the agent work.
     async fn built(&self, job: &mut JobRecord, workspace: &Workspace) -> Result<End, Left> {
         let id = job.run.clone().unwrap_or_else(RunId::new);
         let status = next(job.status, Step::Provisioned).map_err(|refused| Left::Again(refused.to_string()))?;
@@ -184,6 +190,14 @@ impl Work<'_> {
             StopReason::Cancelled => return Ok(End::Cancelled),
             reason => return Ok(End::Failed(what_next(reason, &done.message))),
         }
+        tokio::select! {
+            end = self.finished(job, workspace) => end,
+            () = self.claim.cancel.cancelled() => Ok(End::Cancelled),
+        }
+    }
+
+    /// Makes what was built ready to be looked at.
+    async fn finished(&self, job: &JobRecord, workspace: &Workspace) -> Result<End, Left> {
         self.stage(job, "Starting the preview").await?;
         let preview = match self.served(workspace).await {
             Ok(preview) => preview,
@@ -241,7 +255,7 @@ impl Work<'_> {
             && let Found::Running { sandbox, ends_at } = seat::look(self.studio.workspaces(), &job.workspace).await
         {
             change.sandbox_id = Some(Some(sandbox.id().to_string()));
-            change.sandbox_expires_at = Some(ends_at);
+            change.sandbox_expires_at = Some(self.studio.awake_until(ends_at));
             change.sandbox_paused = Some(false);
         }
         let url = preview.as_ref().map(|(url, _)| url.as_str());

@@ -1,0 +1,7 @@
+//! The studio on both databases.
+
+mod programs;
+mod records;
+mod rest;
+mod whole;
+mod workers;

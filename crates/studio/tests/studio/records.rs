@@ -1,0 +1,236 @@
+//! The contract of the records, on SQLite and a real Postgres: by two handles, as two processes have them.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use sandbar_studio::records::{Change, Credited, Held, NameTaken, NewJob, NewPicture, Records, Spec};
+use sandbar_studio::token::{Digest, new_token};
+use sandbar_studio::{JobId, Status, User};
+use sdk::Secret;
+use serde_json::{Map, Value, json};
+
+const LEASE: Duration = Duration::from_secs(600);
+
+async fn open(url: &str) -> Records {
+    Records::open(&Secret::from(url)).await.expect("the records open")
+}
+
+fn digest() -> Digest {
+    Digest::of(new_token().expose()).expect("a token")
+}
+
+fn body(number: usize) -> (Timestamp, Map<String, Value>) {
+    let Value::Object(body) = json!({ "type": "notice", "text": format!("ä \"{number}\"") }) else {
+        panic!("an object")
+    };
+    (Timestamp::now(), body)
+}
+
+async fn new_job(records: &Records, user: &User, name: &str) -> NewJob {
+    let project = records.project_named(&user.id, name).await.expect("a project");
+    NewJob {
+        id: JobId::new(),
+        project: project.id,
+        user: user.id.clone(),
+        goal: "Make a page.".into(),
+        spec: Spec { phases: vec!["one".into()], budget_usd: Some(0.5), ..Spec::default() },
+        model: "scripted:demo".into(),
+        begins_from: None,
+        rebuilt_from: None,
+    }
+}
+
+async fn users(one: &Records, two: &Records) {
+    assert!(!one.has_users().await.expect("read"));
+    let (first, second) = (digest(), digest());
+    let ada = one.add_user("ada", &first, 3).await.expect("added");
+    assert!(matches!(two.add_user("ada", &second, 1).await, Err(NameTaken::Taken(_))));
+    assert_eq!(two.user_with(&first).await.expect("read"), Some(ada.clone()));
+    assert_eq!(two.user_with(&second).await.expect("read"), None);
+    one.replace_token(&ada.id, &second).await.expect("replaced");
+    assert_eq!(two.user_with(&first).await.expect("read"), None);
+    assert_eq!(two.user_with(&second).await.expect("read"), Some(ada.clone()));
+    assert_eq!(two.credits(&ada.id).await.expect("read"), 3);
+    assert_eq!(one.credit(&ada.id, -4, "too many").await.expect("asked"), Credited::TooFew);
+    assert_eq!(one.credit(&ada.id, -3, "all").await.expect("asked"), Credited::Done(0));
+    assert_eq!((two.credits(&ada.id).await.expect("read"), two.users().await.expect("read").len()), (0, 1));
+}
+
+/// However many ask at once, credits are spent once each.
+async fn credits_are_spent_once(one: &Records, two: &Records) {
+    let bob = one.add_user("bob", &digest(), 3).await.expect("added");
+    let mut asked = Vec::new();
+    for number in 0..8 {
+        let records = if number % 2 == 0 { one.clone() } else { two.clone() };
+        let new = new_job(one, &bob, "shop").await;
+        asked.push(tokio::spawn(async move { records.take_in(&new).await.expect("asked") }));
+    }
+    let mut versions = Vec::new();
+    for asked in asked {
+        versions.extend(asked.await.expect("no panic").map(|job| job.build_version));
+    }
+    versions.sort_unstable();
+    assert_eq!(versions, [1, 2, 3], "each credit is one build, and each build has a version of its own");
+    assert_eq!(one.credits(&bob.id).await.expect("read"), 0);
+    let jobs = two.jobs(&bob.id, None).await.expect("read");
+    assert_eq!(jobs.len(), 3);
+    one.give_back(&jobs[0], "it could not begin").await.expect("given back");
+    assert_eq!(two.credits(&bob.id).await.expect("read"), 1);
+    for job in jobs {
+        assert!(one.forget(&job.id).await.expect("forgotten"));
+        assert!(!two.forget(&job.id).await.expect("asked"));
+        assert!(one.events(&job.id, 0).await.expect("read").is_empty());
+    }
+}
+
+/// Of all who claim, one gets each job; and only the last one's word counts.
+async fn claims(one: &Records, two: &Records) {
+    let eve = one.add_user("eve", &digest(), 10).await.expect("added");
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        let new = new_job(one, &eve, "shop").await;
+        ids.push(one.take_in(&new).await.expect("asked").expect("taken in").id);
+    }
+    let claiming = (0..10).map(|number| {
+        let records = if number % 2 == 0 { one.clone() } else { two.clone() };
+        tokio::spawn(async move { records.claim(LEASE).await.expect("asked") })
+    });
+    let mut claimed = Vec::new();
+    for claiming in claiming.collect::<Vec<_>>() {
+        claimed.extend(claiming.await.expect("no panic"));
+    }
+    // One that lost a race on Postgres may have got nothing although there was something.
+    while let Some(job) = one.claim(LEASE).await.expect("asked") {
+        claimed.push(job);
+    }
+    assert!(claimed.iter().all(|job| (job.status, job.attempt) == (Status::Provisioning, 1)), "{claimed:?}");
+    let mut got: Vec<JobId> = claimed.into_iter().map(|job| job.id).collect();
+    got.sort();
+    ids.sort();
+    assert_eq!(got, ids);
+
+    // The lease of one is over: another worker has it, and the first one's word counts no more.
+    let id = &ids[0];
+    assert_eq!(one.renew(id, 1, Duration::ZERO).await.expect("asked"), Some(false));
+    let again = loop {
+        if let Some(job) = two.claim(LEASE).await.expect("asked") {
+            break job;
+        }
+    };
+    assert_eq!((&again.id, again.attempt), (id, 2));
+    assert_eq!(one.renew(id, 1, LEASE).await.expect("asked"), None);
+    let late = Change { stage_label: Some("late".into()), ..Change::default() };
+    assert!(one.change(id, Held::By(1), late.clone(), vec![body(1)]).await.expect("asked").is_none());
+    let run = agent::RunId::new();
+    let good = Change {
+        status: Some((Status::Provisioning, Status::Building)),
+        run: Some(run.clone()),
+        run_entries: Some((0, 3)),
+        preview: Some(Some(("http://x".into(), 3000))),
+        sandbox_paused: Some(true),
+        cost_nanos: Some(7),
+        ..Change::default()
+    };
+    let changed =
+        two.change(id, Held::By(2), good.clone(), vec![body(1), body(2)]).await.expect("asked").expect("changed");
+    assert_eq!((changed.status, changed.run, changed.run_entries), (Status::Building, Some(run), 3));
+    assert_eq!((changed.preview_port, changed.sandbox_paused, changed.cost_nanos), (Some(3000), true, 7));
+    assert_eq!(changed.spec.phases, ["one"]);
+    assert!(two.change(id, Held::By(2), good, Vec::new()).await.expect("asked").is_none(), "it is no longer there");
+    let read = one.job(id).await.expect("read").expect("a job");
+    assert_eq!((read.events, &*read.stage_label), (4, Status::Provisioning.label()));
+
+    // Given back, it is had at once; settled, never again.
+    two.release(id, 2, Duration::ZERO).await.expect("released");
+    let third = one.claim(LEASE).await.expect("asked").expect("free");
+    assert_eq!((&third.id, third.attempt, third.status), (id, 3, Status::Building));
+    for (id, attempt) in ids.iter().zip([3, 1, 1, 1]) {
+        let done = Change { settled: Some(true), ..Change::default() };
+        assert!(one.change(id, Held::By(attempt), done, Vec::new()).await.expect("asked").is_some());
+        one.release(id, attempt, Duration::ZERO).await.expect("released");
+    }
+    assert!(two.claim(LEASE).await.expect("asked").is_none());
+}
+
+/// Events have no gaps, whoever writes them, and a read in pieces has them all.
+async fn events(one: &Records, two: &Records) {
+    let dan = one.add_user("dan", &digest(), 1).await.expect("added");
+    let job = one.take_in(&new_job(one, &dan, "shop").await).await.expect("asked").expect("taken in");
+    let writing = (0..40).map(|number| {
+        let (records, id) = (if number % 2 == 0 { one.clone() } else { two.clone() }, job.id.clone());
+        tokio::spawn(async move {
+            let told = (0..20).map(|more| body(number * 100 + more)).collect();
+            records.change(&id, Held::Anybody, Change::default(), told).await.expect("written").expect("a job");
+        })
+    });
+    for writing in writing.collect::<Vec<_>>() {
+        writing.await.expect("no panic");
+    }
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let page = two.events(&job.id, after).await.expect("read");
+        let Some(last) = page.last() else { break };
+        after = last.seq.expect("recorded events have numbers");
+        all.extend(page);
+    }
+    let numbers: Vec<u64> = all.iter().filter_map(|event| event.seq).collect();
+    assert_eq!(numbers, (1..=802).collect::<Vec<_>>());
+    assert_eq!(all[0].body["type"], "job_status");
+    assert_eq!(one.event_counts(&[job.id.clone(), JobId::new()]).await.expect("read"), [(job.id.clone(), 802)]);
+
+    let picture = |device: &str| NewPicture {
+        device: device.into(),
+        width: 390,
+        height: 844,
+        reason: "ready".into(),
+        media_type: "image/webp".into(),
+        content: vec![0, 255, 7].into(),
+    };
+    let desktop = one.keep_picture(&job.id, picture("desktop")).await.expect("kept");
+    let mobile = two.keep_picture(&job.id, picture("mobile")).await.expect("kept");
+    let kept = two.pictures(&job.id).await.expect("read");
+    assert_eq!(kept.iter().map(|one| &one.id).collect::<Vec<_>>(), [&mobile.id, &desktop.id]);
+    assert_eq!(one.newest_pictures(&[job.id.clone()]).await.expect("read"), [(job.id.clone(), desktop.id.clone())]);
+    let file = one.picture(&job.id, &desktop.id).await.expect("read").expect("a picture");
+    assert_eq!((&*file.media_type, &file.content[..]), ("image/webp", &[0, 255, 7][..]));
+    assert!(one.picture(&JobId::new(), &desktop.id).await.expect("read").is_none(), "a picture belongs to its job");
+
+    let soon = Timestamp::now() + SignedDuration::from_mins(1);
+    for (from, to) in [(Status::Queued, Status::Provisioning), (Status::Provisioning, Status::Building)] {
+        let step = Change { status: Some((from, to)), ..Change::default() };
+        one.change(&job.id, Held::Anybody, step, Vec::new()).await.expect("asked").expect("changed");
+    }
+    let ready = Change {
+        status: Some((Status::Building, Status::Ready)),
+        sandbox_id: Some(Some("i123".into())),
+        sandbox_expires_at: Some(Some(soon)),
+        settled: Some(true),
+        ..Change::default()
+    };
+    one.change(&job.id, Held::Anybody, ready, Vec::new()).await.expect("asked").expect("changed");
+    assert_eq!(two.ready_jobs(&job.project).await.expect("read").len(), 1);
+    assert!(two.ending_before(Timestamp::now()).await.expect("read").is_empty());
+    let ending = two.ending_before(soon + SignedDuration::from_secs(1)).await.expect("read");
+    assert_eq!(ending.iter().map(|job| &job.id).collect::<Vec<_>>(), [&job.id]);
+    let found = two.job_in(&job.workspace).await.expect("read").expect("the job of its workspace");
+    assert_eq!((found.id, found.sandbox_paused, found.settled), (job.id, false, true));
+}
+
+async fn contract(url: &str) {
+    let (one, two) = (open(url).await, open(url).await);
+    users(&one, &two).await;
+    credits_are_spent_once(&one, &two).await;
+    claims(&one, &two).await;
+    events(&one, &two).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite() {
+    let directory = tempfile::tempdir().expect("a directory");
+    contract(&format!("sqlite://{}", directory.path().join("records.sqlite").display())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres() {
+    contract(&testing::postgres::database()).await;
+}

@@ -1,0 +1,190 @@
+//! A whole build on a real server, by a model that follows a script: ready, asleep, awake, gone, built again.
+
+use reqwest::StatusCode;
+use sandbar_studio::records::Records;
+use sdk::model::SandboxState;
+use sdk::{SandboxId, Secret};
+use serde_json::{Value, json};
+
+use super::programs::Whole;
+
+const SLOW: &str = r#"{"turns": [
+    {"text": "This takes long.", "tool_calls": [{"name": "bash", "input": {"command": "echo begun > /home/user/project/begun; sleep 300"}}]},
+    {"text": "Done."}
+]}"#;
+const WRONG: &str = r#"{"turns": [
+    {"tool_calls": [{"name": "bash", "input": {"command": "echo hello > /home/user/project/hello.txt"}}]},
+    {"expect": "this is in no result", "text": "Done."}
+]}"#;
+const NO_PAGE: &str = r#"{"turns": [
+    {"tool_calls": [{"name": "write_file", "input": {"path": "/home/user/project/notes.txt", "content": "nothing to look at"}}]},
+    {"text": "Done."}
+]}"#;
+
+/// What the timeline has, without waiting for more.
+async fn timeline(whole: &Whole, job: &str) -> Vec<Value> {
+    let records = whole.records().await;
+    let job = job.parse().expect("an id");
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let page = records.events(&job, after).await.expect("read");
+        let Some(last) = page.last() else { return all };
+        after = last.seq.expect("a number");
+        all.extend(page.iter().map(|event| serde_json::to_value(event).expect("JSON")));
+    }
+}
+
+fn count(events: &[Value], kind: &str) -> usize {
+    events.iter().filter(|event| event["type"] == kind).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_becomes_ready_sleeps_wakes_expires_and_is_built_again() {
+    let whole = Whole::start(&[]);
+    let user = &whole.user;
+    let client = testing::client(&whole.server.address, &whole.server.key).build().expect("a client");
+    let job = user.build(&json!({ "name": "Counter", "goal": "Count.", "model": "scripted:demo" })).await;
+    let asleep = user.until_asleep(&job).await;
+    assert_eq!((&asleep["preview_url"], &asleep["screenshot_url"]), (&Value::Null, &Value::Null));
+    let sandbox: SandboxId = asleep["sandbox_id"].as_str().expect("a sandbox").parse().expect("an id");
+    let state = async || client.info(&sandbox).await.expect("it is there").listed.state;
+
+    // Looking wakes nothing.
+    let (preview, files) = (format!("/api/jobs/{job}/preview"), format!("/api/jobs/{job}/files"));
+    assert_eq!(user.get(&preview).await["state"], "paused");
+    let listed = user.get(&files).await;
+    assert_eq!((&listed["source"], listed["entries"].as_array().map(Vec::len)), (&json!("snapshot"), Some(3)));
+    let read = user.get(&format!("/api/jobs/{job}/file?path=index.html")).await;
+    assert!(read["text"].as_str().expect("a text").contains("How often?"), "{read}");
+    let pictures = user.get(&format!("/api/jobs/{job}/screenshots")).await;
+    assert_eq!(pictures["screenshots"].as_array().map(Vec::len), Some(2), "{pictures}");
+    assert_eq!(state().await, SandboxState::Paused);
+
+    // The whole story, each thing once.
+    let told = timeline(&whole, &job).await;
+    for kind in ["run_started", "run_finished", "screenshots", "paused", "credit"] {
+        assert_eq!(count(&told, kind), 1, "{kind}: {told:#?}");
+    }
+    assert_eq!(count(&told, "tool_call_started"), count(&told, "tool_call_finished"));
+    let statuses: Vec<&str> = told.iter().filter_map(|event| event["status"].as_str()).collect();
+    let mut distinct = statuses.clone();
+    distinct.dedup();
+    assert_eq!(distinct, ["queued", "provisioning", "building", "ready"]);
+
+    // Several wake it at once: it wakes once, and answers.
+    let resume = format!("/api/generation/{job}/resume");
+    let nothing = json!({});
+    let (one, two, three) =
+        tokio::join!(user.post(&resume, &nothing), user.post(&resume, &nothing), user.post(&resume, &nothing));
+    assert_eq!((one.0, &one), (StatusCode::OK, &two), "{one:?}");
+    assert_eq!(one, three);
+    let url = one.1["preview_url"].as_str().expect("a URL").to_owned();
+    assert_eq!(count(&timeline(&whole, &job).await, "resumed"), 1);
+    let page = reqwest::Client::new()
+        .get(format!("http://{}/", whole.server.address))
+        .header("host", url.strip_prefix("http://").expect("plain HTTP here"))
+        .send()
+        .await
+        .expect("an answer");
+    assert!(page.text().await.expect("a page").contains("How often?"));
+    let status = user.get(&format!("/api/generation/{job}/status")).await;
+    assert_eq!((&status["sandbox_paused"], &status["preview_url"]), (&json!(false), &json!(url)));
+    assert_eq!(user.get(&preview).await["state"], "active");
+
+    // Reading extends nothing.
+    let ends = async || client.info(&sandbox).await.expect("it is there").listed.end_at;
+    let before = ends().await;
+    assert_eq!(user.get(&files).await["source"], "sandbox");
+    user.get("/api/dashboard").await;
+    user.get(&preview).await;
+    assert_eq!(ends().await, before);
+    let (again, _) = user.post(&resume, &nothing).await;
+    assert_eq!(again, StatusCode::OK, "waking what is awake is a success");
+
+    // Asleep, however often it is asked for.
+    for _ in 0..2 {
+        let paused = user.post(&format!("/api/jobs/{job}/snapshot"), &nothing).await;
+        assert_eq!(paused, (StatusCode::OK, json!({ "job_id": job, "paused": true })));
+        assert_eq!(state().await, SandboxState::Paused);
+    }
+
+    // Gone for good: only a rebuild helps, and it has the files.
+    assert!(client.kill(&sandbox).await.expect("killed"));
+    assert_eq!(user.get(&preview).await["state"], "expired");
+    let (status, refused) = user.post(&resume, &nothing).await;
+    assert_eq!((status.as_u16(), &refused["error_type"]), (503, &json!("sandbox_expired")), "{refused}");
+    let rebuild = format!("/api/generation/{job}/rebuild");
+    let (status, question) = user.post(&rebuild, &nothing).await;
+    assert_eq!((status.as_u16(), &question["message"]), (409, &json!("This will use 1 build credit. Continue?")));
+    let (status, rebuilt) = user.post(&rebuild, &json!({ "confirm": true })).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{rebuilt}");
+    let rebuilt = rebuilt["job_id"].as_str().expect("an id").to_owned();
+    let second = user.until_asleep(&rebuilt).await;
+    assert_eq!((&second["build_version"], &second["rebuilt_from"]), (&json!(2), &json!(job)));
+    assert_eq!(user.get(&format!("/api/jobs/{rebuilt}/files")).await["entries"].as_array().map(Vec::len), Some(3));
+    assert_eq!(user.get("/api/me").await["credits"], 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn builds_that_end_otherwise_say_why_and_leave_no_sandbox() {
+    let whole = Whole::start(&[("slow.json", SLOW), ("wrong.json", WRONG), ("no-page.json", NO_PAGE)]);
+    let user = &whole.user;
+    let client = testing::client(&whole.server.address, &whole.server.key).build().expect("a client");
+    let slow = user.build(&json!({ "name": "slow", "goal": "g", "model": "scripted:slow.json" })).await;
+    let wrong = user.build(&json!({ "name": "wrong", "goal": "g", "model": "scripted:wrong.json" })).await;
+    let waiting = user.build(&json!({ "name": "slow", "goal": "g", "model": "scripted:slow.json" })).await;
+
+    // What the model cannot do ends with what to do next; the files are kept.
+    let failed = user.until(&wrong, "failed", |seen| seen["status"] == "failed").await;
+    assert!(failed["error_message"].as_str().expect("a message").contains("build"), "{failed}");
+    let path = format!("/api/jobs/{wrong}/file?path=hello.txt");
+    let read = testing::eventually_async("its files are in a snapshot", super::programs::PATIENCE, || async {
+        let (status, read) = user.call(reqwest::Method::GET, &path, None).await;
+        (status == StatusCode::OK && read["source"] == "snapshot").then_some(read)
+    });
+    assert_eq!(read.await["text"], "hello\n");
+
+    // Cancelled while it works, and before it began, where the credit comes back.
+    user.until(&slow, "building", |seen| seen["status"] == "building").await;
+    let credits = user.get("/api/me").await["credits"].as_i64().expect("a number");
+    for job in [&slow, &waiting] {
+        let (status, cancelled) = user.post(&format!("/api/jobs/{job}/cancel"), &json!({})).await;
+        assert_eq!(status, StatusCode::OK, "{cancelled}");
+        user.until(job, "cancelled", |seen| seen["status"] == "cancelled").await;
+    }
+    let left = user.get("/api/me").await["credits"].as_i64().expect("a number");
+    assert!((credits..=credits + 1).contains(&left), "{credits} {left}");
+    let (status, _) = user.post(&format!("/api/generation/{slow}/resume"), &json!({})).await;
+    assert_eq!(status.as_u16(), 422);
+
+    // Nothing to look at is ready all the same.
+    let plain = user.build(&json!({ "name": "plain", "goal": "g", "model": "scripted:no-page.json" })).await;
+    let ready = user.until_asleep(&plain).await;
+    let preview = user.get(&format!("/api/jobs/{plain}/preview")).await;
+    assert_eq!((&preview["state"], &ready["error_message"]), (&json!("none"), &Value::Null), "{preview}");
+
+    // Only the ready one has a sandbox; forgotten, none has.
+    let one = testing::eventually_async("one sandbox is left", super::programs::PATIENCE, || async {
+        use futures::TryStreamExt as _;
+        let rows: Vec<_> = client.list(sdk::ListQuery::new()).try_collect().await.expect("a list");
+        (rows.len() == 1).then_some(rows)
+    });
+    one.await;
+    let (status, _) = user.call(reqwest::Method::DELETE, &format!("/api/jobs/{plain}"), None).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    let gone = testing::eventually_async("no sandbox is left", super::programs::PATIENCE, || async {
+        use futures::TryStreamExt as _;
+        let rows: Vec<_> = client.list(sdk::ListQuery::new()).try_collect().await.expect("a list");
+        rows.is_empty().then_some(())
+    });
+    gone.await;
+    let (status, _) = user.call(reqwest::Method::GET, &format!("/api/jobs/{plain}"), None).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+impl Whole {
+    pub(crate) async fn records(&self) -> Records {
+        let file = self.data().join("studio/records.sqlite");
+        Records::open(&Secret::from(format!("sqlite://{}", file.display()))).await.expect("the records")
+    }
+}
