@@ -4,11 +4,11 @@
 //! base64 wherever it begins, and line by line when it has several. Occurrences that overlap are hidden together, so that no
 //! end of one is left.
 //!
-//! What is short or common would take the text with it: values of fewer than [`SHORTEST`] bytes, small numbers (ports) and
-//! a few words (`true`, `production`, …) stay as they are. Nobody should keep a secret in them.
+//! What is short would take the text with it: values of fewer than [`SHORTEST`] bytes are hidden where they stand after
+//! their name, as in `NAME=value`, and stay as they are elsewhere. Nobody should keep a secret in them.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,29 +19,10 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
 /// What is shown instead of a value.
 pub const HIDDEN: &str = "***";
-/// Values below this many bytes are not hidden.
+/// Values below this many bytes are hidden only after their variable's name: elsewhere they would take the text with them.
 pub const SHORTEST: usize = 4;
 /// A part of a value (a line, an encoded form) is known by no fewer bytes.
 const SHORTEST_PART: usize = 8;
-/// Values that are no secrets, and words that every log has.
-const WORDS: &[&str] = &[
-    "true",
-    "false",
-    "null",
-    "none",
-    "test",
-    "info",
-    "debug",
-    "warn",
-    "error",
-    "local",
-    "localhost",
-    "development",
-    "staging",
-    "production",
-];
-/// Numbers up to this many digits are ports, sizes and years.
-const PLAIN_DIGITS: usize = 5;
 
 /// Hides values in texts. Cheap to clone.
 #[derive(Clone, Default)]
@@ -49,23 +30,44 @@ pub struct Mask(Option<Arc<Patterns>>);
 
 struct Patterns {
     texts: Vec<Vec<u8>>,
+    /// Of each, how many bytes at its beginning are shown.
+    shown: Vec<usize>,
     finder: AhoCorasick,
 }
 
 impl Mask {
     /// Hides these values.
     pub fn new<V: AsRef<str>>(values: impl IntoIterator<Item = V>) -> Self {
-        let mut texts = BTreeSet::new();
+        let mut forms = BTreeMap::new();
         for value in values {
-            add_forms(value.as_ref(), &mut texts);
+            add_forms(value.as_ref(), &mut forms);
         }
-        let texts: Vec<Vec<u8>> = texts.into_iter().map(String::into_bytes).collect();
-        if texts.is_empty() {
+        Self::of(forms)
+    }
+
+    /// Hides the values of these variables, also short ones where they stand after their name.
+    pub fn of_variables<'v>(variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Self {
+        let mut forms = BTreeMap::new();
+        for (name, value) in variables {
+            add_forms(value, &mut forms);
+            if (1..SHORTEST).contains(&value.len()) {
+                for before in [format!("{name}="), format!("{name}=\""), format!("{name}='")] {
+                    forms.insert(format!("{before}{value}"), before.len());
+                }
+            }
+        }
+        Self::of(forms)
+    }
+
+    fn of(forms: Forms) -> Self {
+        if forms.is_empty() {
             return Self(None);
         }
+        let (texts, shown): (Vec<Vec<u8>>, Vec<usize>) =
+            forms.into_iter().map(|(text, shown)| (text.into_bytes(), shown)).unzip();
         // Fails only beyond two billion states, which no environment can carry.
         let finder = AhoCorasick::builder().match_kind(MatchKind::Standard).build(&texts);
-        Self(finder.ok().map(|finder| Arc::new(Patterns { texts, finder })))
+        Self(finder.ok().map(|finder| Arc::new(Patterns { texts, shown, finder })))
     }
 
     /// Nothing would be hidden in any text.
@@ -196,7 +198,7 @@ impl Patterns {
         let mut joined: Vec<Range<usize>> = Vec::new();
         // Found in the order of their ends.
         for found in self.finder.find_overlapping_iter(text) {
-            let mut found = found.range();
+            let mut found = found.start() + self.shown[found.pattern().as_usize()]..found.end();
             while let Some(last) = joined.last()
                 && last.end > found.start
             {
@@ -219,21 +221,24 @@ impl Patterns {
     }
 }
 
-fn add_forms(value: &str, texts: &mut BTreeSet<String>) {
+/// Texts to be found, and how many bytes at the beginning of each are shown.
+type Forms = BTreeMap<String, usize>;
+
+fn add_forms(value: &str, texts: &mut Forms) {
     let value = value.trim_matches(['\r', '\n']);
-    let plain_number = value.len() <= PLAIN_DIGITS && value.bytes().all(|byte| byte.is_ascii_digit());
-    if value.len() < SHORTEST || plain_number || WORDS.iter().any(|word| word.eq_ignore_ascii_case(value)) {
+    if value.len() < SHORTEST {
         return;
     }
     // Keys and certificates are repeated with something before each line.
     let lines = value.lines().filter(|line| line.len() >= SHORTEST_PART && *line != value);
     for text in std::iter::once(value).chain(lines) {
-        texts.insert(text.to_owned());
+        texts.insert(text.to_owned(), 0);
         let json = serde_json::Value::from(text).to_string();
-        texts.insert(json[1..json.len() - 1].to_owned());
-        texts.insert(percent_encoded(text));
+        texts.insert(json[1..json.len() - 1].to_owned(), 0);
+        texts.insert(percent_encoded(text), 0);
     }
-    texts.extend(base64_forms(value.as_bytes()).filter(|form| form.len() >= SHORTEST_PART));
+    let base64 = base64_forms(value.as_bytes()).filter(|form| form.len() >= SHORTEST_PART);
+    texts.extend(base64.map(|form| (form, 0)));
 }
 
 /// As in a query or in the user part of a URL.
@@ -287,13 +292,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_common_stays() {
-        check(
-            &["3000", "abc", "true", "Production", ""],
-            "abc on 3000: true in production",
-            "abc on 3000: true in production",
-        );
-        check(&["1234567"], "n=1234567", "n=***");
+    fn what_is_short_is_hidden_after_its_name_only() {
+        check(&["3000", "abc", "true", ""], "abc on 3000: true", "abc on ***: ***");
+        let mask = Mask::of_variables([("PIN", "42"), ("TOKEN", "hunter22"), ("NONE", "")]);
+        let text = "PIN=42 'PIN=\"42\"' declare -x PIN='42'; 42 hunter22 NONE=";
+        assert_eq!(mask.mask(text), "PIN=*** 'PIN=\"***\"' declare -x PIN='***'; 42 *** NONE=");
+        let mut stream = mask.stream();
+        let mut shown: Vec<u8> = text.bytes().flat_map(|byte| stream.push(&[byte])).collect();
+        shown.extend(stream.finish());
+        assert_eq!(String::from_utf8(shown).expect("text"), mask.mask(text), "in pieces, too");
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl SandboxToolDispatcher {
     }
 
     async fn visit(&self) -> Result<SandboxVisit, PortError> {
-        let entry = self.source.enter().await?;
+        let entry = self.source.enter(&self.setting.session).await?;
         let mut known = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         // What was found out about another sandbox does not hold for this one.
         let same = known.as_ref().filter(|machine| machine.epoch() == entry.epoch).cloned();

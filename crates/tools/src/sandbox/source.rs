@@ -20,7 +20,8 @@ const AWAKE: Duration = Duration::from_secs(3600);
 #[async_trait]
 pub(super) trait Source: fmt::Debug + Send + Sync {
     /// Waits until there is a sandbox that can be worked in, as long as the answer is kept.
-    async fn enter(&self) -> Result<Entry, PortError>;
+    /// What happened meanwhile is told to each session.
+    async fn enter(&self, session: &str) -> Result<Entry, PortError>;
 
     /// Wakes the sandbox that somebody found asleep. [`None`] when it cannot be, or there is another by now.
     async fn wake(&self, found: &Sandbox, epoch: u64) -> Option<Sandbox>;
@@ -66,7 +67,7 @@ impl Single {
 
 #[async_trait]
 impl Source for Single {
-    async fn enter(&self) -> Result<Entry, PortError> {
+    async fn enter(&self, _session: &str) -> Result<Entry, PortError> {
         let sandbox = self.sandbox.read().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(Entry { sandbox, epoch: 0, notices: Vec::new(), resumed: false, waited: Duration::ZERO, pass: None })
     }
@@ -100,12 +101,12 @@ impl fmt::Debug for OfWorkspace {
 
 #[async_trait]
 impl Source for OfWorkspace {
-    async fn enter(&self) -> Result<Entry, PortError> {
+    async fn enter(&self, session: &str) -> Result<Entry, PortError> {
         let pass = self.0.enter().await.map_err(|error| PortError::Unavailable(chain(&error)))?;
         Ok(Entry {
             sandbox: pass.sandbox().clone(),
             epoch: pass.epoch(),
-            notices: pass.notices(),
+            notices: pass.notices_for(session),
             resumed: pass.was_resumed(),
             waited: pass.waited(),
             pass: Some(pass),

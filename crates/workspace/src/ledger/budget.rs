@@ -128,6 +128,16 @@ pub enum Verdict {
     },
 }
 
+/// The budget that leaves a project no money, wherever it runs.
+pub(crate) fn budget_used_up(meters: &[Meter], project: &str) -> Option<Limit> {
+    let covers = |limit: &Limit| match limit {
+        Limit::Budget { project: of, .. } => of.as_deref().is_none_or(|of| of == project),
+        // Another provider may have minutes left.
+        Limit::PlanMinutes { .. } => false,
+    };
+    meters.iter().find(|meter| meter.is_used_up() && covers(&meter.limit)).map(|meter| meter.limit.clone())
+}
+
 /// What follows for a project on a provider.
 pub fn verdict(meters: &[Meter], project: &str, provider: &ProviderName) -> Verdict {
     let over = meters.iter().find(|meter| meter.is_used_up() && meter.limit.covers(project, provider));

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tracing::warn;
 
+pub(crate) use budget::budget_used_up;
 pub use budget::{Limit, Meter, Verdict, WARN_AT, verdict};
 pub use money::Usd;
 pub use months::Period;

@@ -20,14 +20,18 @@ use uuid::Uuid;
 use super::breaker::Admission;
 use super::resources::{Resources, ResourcesRefused, Sizing};
 use super::{ANSWER_TIME, Limits, PlanReached, Provider};
-use crate::config::{Mistake, Variables, WorkspaceConfig};
+use crate::config::{Mistake, ProviderKind, Variables, WorkspaceConfig};
 use crate::ledger::months;
+use crate::mask::Mask;
 use crate::name::ProviderName;
 use crate::provider::LocalServer;
 use crate::records::{Creation, Interval, Payer, Records, RecordsError, Size, UsageQuery};
 
 /// The metadata by which a sandbox is known to be in our books.
 pub(crate) const CREATION: &str = "sandbar.creation";
+/// For the sandbox itself, of a service that somebody else can stand in for. One that answers drop by drop costs no more. What
+/// is made after that is found by its metadata.
+const CREATE_TIME: Duration = Duration::from_secs(9);
 /// A service that is full may ask for more; another one is asked instead.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Writers of one provider's health that may get in between.
@@ -268,6 +272,11 @@ impl Orchestrator {
         let key = creation.id.simple().to_string();
         let create = create.metadata(CREATION, &key).idempotency_key(&key);
         // Others can be asked, so that nobody waits for a service that wants to be asked later.
+        let client = match provider.config.kind {
+            ProviderKind::E2b => client.within(CREATE_TIME),
+            // The first one on a machine that is busy may take longer, and is the last that can be asked.
+            ProviderKind::Local => client.clone(),
+        };
         let sandbox = match client.waiting_at_most(LONGEST_WAIT).create(create).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
@@ -275,8 +284,12 @@ impl Orchestrator {
                     self.records.drop_creation(creation.id).await?;
                 }
                 return match error {
-                    CreateError::Call(error) if !is_wrong(&error) => self.trouble(provider, error).await,
+                    CreateError::Call(error) if !is_wrong(&error) => {
+                        let outcome = self.trouble(provider, error).await?;
+                        Ok(outcome.masked(request))
+                    }
                     source => {
+                        let source = masked(source, request);
                         self.note_health(provider.name(), Health::Good).await?;
                         Err(OrchestratorError::Refused { provider: provider.name().clone(), source })
                     }
@@ -391,6 +404,34 @@ async fn placed(
         size,
         started_at: asked_at,
         ends_at,
+    }
+}
+
+/// What a service says of a request may repeat the values in it.
+fn mask(request: &CreateRequest) -> Mask {
+    Mask::of_variables(request.env.iter().map(|(name, value)| (name.as_str(), value.expose())))
+}
+
+impl Outcome {
+    fn masked(self, request: &CreateRequest) -> Self {
+        match self {
+            Self::Next(reason) => Self::Next(mask(request).mask(&reason).into_owned()),
+            placed @ Self::Placed(_) => placed,
+        }
+    }
+}
+
+fn masked(error: CreateError, request: &CreateRequest) -> CreateError {
+    let mask = |message: String| mask(request).mask(&message).into_owned();
+    match error {
+        CreateError::TemplateNotFound { template, message } => {
+            CreateError::TemplateNotFound { template, message: mask(message) }
+        }
+        CreateError::KeyTaken { message } => CreateError::KeyTaken { message: mask(message) },
+        CreateError::Call(CallError::Invalid { call, message }) => {
+            CallError::Invalid { call, message: mask(message) }.into()
+        }
+        other => other,
     }
 }
 

@@ -134,6 +134,13 @@ impl Leases for MemoryRecords {
         }
     }
 
+    async fn break_lease(&self, workspace: &WorkspaceName, owner: &str) -> Result<(), RecordsError> {
+        if let Some(lease) = self.held().leases.get_mut(workspace).filter(|lease| lease.owner == owner) {
+            lease.until = Timestamp::UNIX_EPOCH;
+        }
+        Ok(())
+    }
+
     async fn release_lease(&self, lease: &Lease) -> Result<(), RecordsError> {
         if let Some(held) = self.held().leases.get_mut(&lease.workspace)
             && held.fence == lease.fence

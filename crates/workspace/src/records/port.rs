@@ -80,6 +80,9 @@ pub trait Leases: Send + Sync {
     /// Moves its end; also of one that has run out, as long as nobody else took it.
     async fn renew_lease(&self, lease: &Lease, now: Timestamp, time: Duration) -> Result<Lease, LeaseError>;
 
+    /// Takes it from an owner who is known to be dead. One who is not the owner any more loses nothing.
+    async fn break_lease(&self, workspace: &WorkspaceName, owner: &str) -> Result<(), RecordsError>;
+
     /// Gives it back. Giving back what was lost succeeds.
     async fn release_lease(&self, lease: &Lease) -> Result<(), RecordsError>;
 }

@@ -150,6 +150,16 @@ impl Leases for DatabaseRecords {
         }
     }
 
+    async fn break_lease(&self, workspace: &WorkspaceName, owner: &str) -> Result<(), RecordsError> {
+        let broken = lease::Entity::update_many()
+            .col_expr(lease::Column::UntilUs, Expr::value(0_i64))
+            .filter(lease::Column::Workspace.eq(workspace.as_str()))
+            .filter(lease::Column::Owner.eq(owner))
+            .exec(&self.database)
+            .await;
+        broken.map(|_| ()).map_err(cannot("change"))
+    }
+
     async fn release_lease(&self, held: &Lease) -> Result<(), RecordsError> {
         let released: Result<_, DbErr> = lease::Entity::update_many()
             .col_expr(lease::Column::UntilUs, Expr::value(0_i64))

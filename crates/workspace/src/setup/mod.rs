@@ -213,7 +213,7 @@ async fn end_earlier_attempts(sandbox: &Sandbox, done: &[Planned]) -> Result<(),
 
 /// What errors must not repeat.
 fn mask(setup: &Setup) -> Mask {
-    Mask::new(setup.env.values().map(Secret::expose))
+    Mask::of_variables(setup.env.iter().map(|(name, value)| (name.as_str(), value.expose())))
 }
 
 /// A step and what it is known by.

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::Snapshots;
 use super::digest::{Digest, Hasher};
 use super::key::{self, ProjectId, Stamp};
-use super::listing::ManifestError;
+use super::listing::{Generations, ManifestError};
 use super::manifest::{FilePath, Manifest};
 use super::script::{self, Ended, Input, Patience, Script, ScriptError};
 use super::store::StoreError;
@@ -178,6 +178,16 @@ impl Snapshots {
         }
     }
 
+    /// Whether there is such a snapshot, whatever it is worth.
+    ///
+    /// # Errors
+    /// [`RestoreError::NotThere`], or the store is in trouble.
+    pub(crate) async fn must_have(&self, project: &ProjectId, stamp: Stamp) -> Result<(), RestoreError> {
+        let generations = self.generations(project).await;
+        let generations = generations.map_err(|source| RestoreError::Store { project: project.clone(), source })?;
+        generations.has(project, stamp)
+    }
+
     async fn try_restore(
         &self,
         sandbox: &Sandbox,
@@ -188,10 +198,9 @@ impl Snapshots {
         let generations = generations.map_err(|source| RestoreError::Store { project: project.clone(), source })?;
         let chosen: Vec<Stamp> = match which {
             Which::Newest => generations.committed().rev().collect(),
-            Which::Exactly(stamp) if generations.committed().any(|there| there == stamp) => vec![stamp],
             Which::Exactly(stamp) => {
-                let (project, there) = (project.clone(), generations.committed().collect());
-                return Err(RestoreError::NotThere { project, stamp, there });
+                generations.has(project, stamp)?;
+                vec![stamp]
             }
         };
         // Somebody may have hoped for these.
@@ -369,6 +378,15 @@ impl Snapshots {
     /// For scripts that say nothing while they work. That the sandbox lives is watched by the client.
     fn quiet(&self) -> Patience {
         Patience { whole: self.settings.longest, silence: self.settings.longest }
+    }
+}
+
+impl Generations {
+    fn has(&self, project: &ProjectId, stamp: Stamp) -> Result<(), RestoreError> {
+        if self.committed().any(|there| there == stamp) {
+            return Ok(());
+        }
+        Err(RestoreError::NotThere { project: project.clone(), stamp, there: self.committed().collect() })
     }
 }
 

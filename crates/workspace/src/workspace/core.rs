@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sdk::{Client, Sandbox, Secret};
+use sdk::{Client, Sandbox};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tracing::warn;
@@ -17,6 +17,7 @@ use super::details::{Details, Place, Run};
 use super::error::{Unavailable, WorkspaceError};
 use super::fence::Fence;
 use super::lease::Holding;
+use super::news::News;
 use crate::chain::chain;
 use crate::clock::later;
 use crate::devserver::DevServer;
@@ -27,13 +28,10 @@ use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Placed;
 use crate::records::{ChangeError, Interval, Payer, WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
-use crate::snapshot::{ProjectId, SaveError, Saved};
+use crate::snapshot::{ProjectId, SaveError, Saved, SnapshotOptions, Stamp};
 
 /// Under which the dev server stands in a record's services.
 const DEV_SERVER: &str = "dev_server";
-
-/// Kept for whoever asks.
-const NOTICES: usize = 20;
 
 /// The metadata by which a workspace's sandboxes are found.
 pub const METADATA: &str = "sandbar.workspace";
@@ -61,8 +59,8 @@ pub(super) struct Seat {
     pub(super) record: WorkspaceRecord,
     pub(super) details: Details,
     /// Apart from the details, since those who work take them without having the turn.
-    notices: Vec<String>,
-    stored_notices: Vec<String>,
+    news: News,
+    stored_news: News,
     /// Known to run, as far as anybody has looked.
     pub(super) attached: Option<Attached>,
 }
@@ -84,8 +82,8 @@ pub(super) struct Turn<'a> {
 
 impl Core {
     pub(crate) fn new(house: Arc<House>, holding: Holding, mut record: WorkspaceRecord, mut details: Details) -> Self {
-        let mask = Mask::new(record.env.values().map(Secret::expose));
-        let notices = std::mem::take(&mut details.notices);
+        let mask = Mask::of_variables(record.env.iter().map(|(name, value)| (name.as_str(), value.expose())));
+        let news = std::mem::take(&mut details.news);
         record.details = Value::Null;
         Self {
             house,
@@ -94,7 +92,7 @@ impl Core {
             holding,
             fence: Fence::new(),
             turn: tokio::sync::Mutex::new(()),
-            seat: Mutex::new(Seat { record, details, stored_notices: notices.clone(), notices, attached: None }),
+            seat: Mutex::new(Seat { record, details, stored_news: news.clone(), news, attached: None }),
             mask,
             touched: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -139,6 +137,17 @@ impl Core {
         !self.closed.load(Ordering::Acquire) && !self.holding.is_lost()
     }
 
+    /// Leaves no record of a workspace of which nothing was made: there is nothing to go on from.
+    pub(crate) async fn forget_unless_begun(&self) {
+        let begun = {
+            let Seat { record, details, .. } = &*self.seat();
+            record.sandbox.is_some() || !details.retired.is_empty() || record.state != WorkspaceState::SettingUp
+        };
+        if !begun && let Err(error) = self.house.records.remove_workspace(&self.holding.lease()).await {
+            warn!(workspace = %self.name, error = %chain(&error), "a record of a workspace that was not made is left");
+        }
+    }
+
     /// Lets others have the workspace, when nothing was started yet.
     pub(crate) async fn give_back(&self) {
         self.holding.release().await;
@@ -160,7 +169,7 @@ impl Core {
     ) -> Result<(), ChangeError> {
         let (mut record, mut details) = {
             let seat = self.seat();
-            (seat.record.clone(), Details { notices: seat.notices.clone(), ..seat.details.clone() })
+            (seat.record.clone(), Details { news: seat.news.clone(), ..seat.details.clone() })
         };
         change(&mut record, &mut details);
         record.details = to_value(&details);
@@ -170,7 +179,7 @@ impl Core {
         }
         written?;
         let mut seat = self.seat();
-        seat.stored_notices = std::mem::take(&mut details.notices);
+        seat.stored_news = std::mem::take(&mut details.news);
         record.details = Value::Null;
         seat.record = record;
         seat.details = details;
@@ -183,22 +192,19 @@ impl Core {
     pub(super) fn notice(&self, line: &str) {
         let line = self.hidden(line);
         warn!(workspace = %self.name, "{line}");
-        let mut seat = self.seat();
-        seat.notices.push(line);
-        // Where nobody ever asks, the newest are the ones that matter.
-        let surplus = seat.notices.len().saturating_sub(NOTICES);
-        seat.notices.drain(..surplus);
+        self.seat().news.add(line);
     }
 
-    pub(super) fn take_notices(&self) -> Vec<String> {
-        std::mem::take(&mut self.seat().notices)
+    /// What this reader has not heard.
+    pub(super) fn tell_reader(&self, reader: &str) -> Vec<String> {
+        self.seat().news.tell(reader)
     }
 
-    /// Stores which notices were taken, if the record does not say so yet.
+    /// Stores who was told what, if the record does not say so yet.
     pub(super) async fn store_notices(&self, turn: &Turn<'_>) -> Result<(), ChangeError> {
         let differ = {
             let seat = self.seat();
-            seat.notices != seat.stored_notices
+            seat.news != seat.stored_news
         };
         if differ { self.update(turn, |_, _| {}).await } else { Ok(()) }
     }
@@ -268,7 +274,18 @@ impl Core {
 
     /// Saves the files of a sandbox, and notes what is kept now. The fence may be open.
     pub(super) async fn save(&self, turn: &Turn<'_>, sandbox: &Sandbox) -> Result<Saved, SaveError> {
-        match self.house.snapshots.save(sandbox, &self.project, &self.settings().snapshot).await {
+        self.save_sparing(turn, sandbox, None).await
+    }
+
+    /// The same, and this snapshot is not removed for it.
+    pub(super) async fn save_sparing(
+        &self,
+        turn: &Turn<'_>,
+        sandbox: &Sandbox,
+        spare: Option<Stamp>,
+    ) -> Result<Saved, SaveError> {
+        let options = SnapshotOptions { spare, ..self.settings().snapshot.clone() };
+        match self.house.snapshots.save(sandbox, &self.project, &options).await {
             Ok(saved) => {
                 if !self.seat().details.saved
                     && let Err(error) = self.update(turn, |_, details| details.saved = true).await

@@ -20,10 +20,11 @@ use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::faults::{Point, reach};
 use crate::house::House;
+use crate::ledger::budget_used_up;
 use crate::name::WorkspaceName;
 use crate::provider::{Limits, Skipped};
 use crate::records::{ChangeError, WorkspaceRecord, WorkspaceState};
-use crate::setup::{self, Progress, Setup, StepFailed};
+use crate::setup::{self, Prepare, Progress, Setup, StepFailed};
 use crate::snapshot::{RestoreError, Restored, Which};
 
 /// How a set-up went.
@@ -38,10 +39,17 @@ pub(crate) struct SetUp {
 impl Core {
     /// Takes the lease and writes the record, or goes on with one that was not finished.
     pub(crate) async fn begin(house: Arc<House>, name: &WorkspaceName, setup: &Setup) -> Result<Self, SetupError> {
+        if let Some(name) = setup.env.keys().find(|name| !is_variable(name)) {
+            return Err(SetupError::VariableName(name.clone()));
+        }
         // Somebody may be working in it, for hours: that is told at once.
         let known = house.records.workspace(name).await.map_err(OpenError::from)?;
         if known.is_some_and(|record| record.state != WorkspaceState::SettingUp) {
             return Err(SetupError::Exists(name.clone()));
+        }
+        let meters = house.ledger.meters(house.settings.clock.now()).await.map_err(OpenError::from)?;
+        if let Some(limit) = budget_used_up(&meters, name.as_str()) {
+            return Err(SetupError::OverBudget { workspace: name.clone(), limit });
         }
         let holding = Holding::take(Arc::clone(&house.records), name, &house.settings, house.settings.lease_wait).await;
         let holding = holding.map_err(OpenError::of_lease)?;
@@ -206,7 +214,14 @@ impl Core {
         };
         let Some((restored, whose)) = found else { return Ok(None) };
         let absent = self.absent(&restored.left_out);
-        self.notice(&format!("The files are those of snapshot {} of {whose}.{absent}", restored.stamp));
+        let Setup { repo, prepare, .. } = setup;
+        let unused = match (repo.is_some(), *prepare != Prepare::default()) {
+            (true, true) => " Repository and preparation were left out.",
+            (true, false) => " The repository was left out.",
+            (false, true) => " The preparation was left out.",
+            (false, false) => "",
+        };
+        self.notice(&format!("The files are those of snapshot {} of {whose}.{unused}{absent}", restored.stamp));
         self.store_notices(turn).await?;
         Ok(Some(restored))
     }
@@ -230,6 +245,12 @@ fn blank(house: &House, name: &WorkspaceName, setup: &Setup, now: Timestamp) -> 
         env: std::collections::BTreeMap::new(),
         details: Value::Null,
     }
+}
+
+/// As every shell takes it.
+fn is_variable(name: &str) -> bool {
+    let letter = |byte: u8| byte == b'_' || byte.is_ascii_alphabetic();
+    name.bytes().next().is_some_and(letter) && name.bytes().all(|byte| letter(byte) || byte.is_ascii_digit())
 }
 
 /// What a record carries for us.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use sdk::SandboxId;
 use serde::{Deserialize, Serialize};
 
+use super::news::News;
 use crate::name::ProviderName;
 use crate::provider::Resources;
 use crate::records::Size;
@@ -33,8 +34,7 @@ pub(crate) struct Details {
     /// Could not be reached when a snapshot was restored elsewhere, and may have newer files than that: not ended unless
     /// somebody asks for it.
     pub(crate) left_behind: Vec<Place>,
-    /// What whoever works here next has to be told.
-    pub(crate) notices: Vec<String>,
+    pub(crate) news: News,
     /// The last commit that was seen.
     pub(crate) head: Option<String>,
     /// What a paused sandbox's files are in.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sdk::{CallError, CommandError, FileError, SandboxError, SandboxId};
 
+use super::process;
 use crate::devserver::DevServerError;
 use crate::ledger::Limit;
 use crate::name::{ProviderName, WorkspaceName};
@@ -93,6 +94,12 @@ pub enum WorkspaceError {
         since: Option<Stamp>,
         reason: String,
     },
+    /// Nothing is left to be paused.
+    #[error(
+        "sandbox_expired: sandbox {sandbox} of workspace {workspace} is gone, so there is nothing to pause; `resume` brings \
+         its newest snapshot back"
+    )]
+    Lost { workspace: WorkspaceName, sandbox: SandboxId },
     /// The old sandbox is still in use, or paused.
     #[error("workspace {workspace} was not saved and replaced within {within:?}")]
     NotInTime { workspace: WorkspaceName, within: Duration },
@@ -151,7 +158,9 @@ pub enum OpenError {
 impl OpenError {
     pub(crate) fn of_lease(error: LeaseError) -> Self {
         match error {
-            LeaseError::Held { workspace, owner, until } => Self::Held { workspace, owner, until },
+            LeaseError::Held { workspace, owner, until } => {
+                Self::Held { workspace, owner: process::for_people(&owner).to_owned(), until }
+            }
             LeaseError::Lost(workspace) => {
                 Self::Held { workspace, owner: "another process".to_owned(), until: Timestamp::now() }
             }
@@ -166,6 +175,11 @@ impl OpenError {
 pub enum SetupError {
     #[error("there is a workspace {0} already")]
     Exists(WorkspaceName),
+    #[error("{0:?} cannot be the name of a variable: letters, digits and _ can be in it, and no digit first")]
+    VariableName(String),
+    /// Raise the limit.
+    #[error("workspace {workspace} is not made: {limit} is used up")]
+    OverBudget { workspace: WorkspaceName, limit: Limit },
     #[error(transparent)]
     Open(#[from] OpenError),
     /// No sandbox was made.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
+use super::process;
 use crate::clock::Clock;
 use crate::name::WorkspaceName;
 use crate::records::{Lease, LeaseError, Records};
@@ -40,12 +41,16 @@ impl Holding {
         settings: &Settings,
         wait: Duration,
     ) -> Result<Self, LeaseError> {
-        let owner = owner();
+        let owner = process::this();
         let patience = tokio::time::Instant::now() + wait;
         let mut pause = ASK_AGAIN;
         let lease = loop {
             match records.take_lease(name, &owner, settings.clock.now(), settings.lease).await {
                 Ok(lease) => break lease,
+                Err(LeaseError::Held { owner: dead, .. }) if process::is_dead(&dead) => {
+                    info!(workspace = %name, owner = process::for_people(&dead), "taken over: its process is no more");
+                    records.break_lease(name, &dead).await?;
+                }
                 Err(LeaseError::Held { .. }) if tokio::time::Instant::now() < patience => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(ASK_AGAIN_AT_MOST);
@@ -109,12 +114,4 @@ impl Holding {
             debug!(%error, "the lease runs out by itself");
         }
     }
-}
-
-/// This process, for people.
-fn owner() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
-    let host = if host.is_empty() { "this machine" } else { host };
-    format!("process {} on {host}", std::process::id())
 }

@@ -10,9 +10,11 @@ mod fence;
 mod handover;
 mod keeper;
 mod lease;
+mod news;
 mod notice;
 mod pass;
 mod pause;
+mod process;
 mod restore;
 mod settle;
 mod wake;
@@ -170,12 +172,20 @@ impl Workspace {
     }
 
     /// Sets the files back to a snapshot: in the sandbox if it runs, else in a new one, where another provider may take the
-    /// place of one that cannot be reached.
+    /// place of one that cannot be reached. Before they give way to a snapshot that somebody names, they are saved.
     ///
     /// # Errors
     /// The files are then as they were.
     pub async fn restore(&self, which: Which) -> Result<Restored, WorkspaceError> {
-        self.held.core.restore(which).await
+        self.restore_with(which, Unsaved::Keep).await
+    }
+
+    /// The same, and with [`Unsaved::Discard`] what is not in a snapshot is lost.
+    ///
+    /// # Errors
+    /// The files are then as they were.
+    pub async fn restore_with(&self, which: Which, unsaved: Unsaved) -> Result<Restored, WorkspaceError> {
+        self.held.core.restore(which, unsaved).await
     }
 
     /// Saves the files and stops the sandbox. Pausing what is paused is a success.

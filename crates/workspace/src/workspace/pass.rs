@@ -37,9 +37,14 @@ impl Pass {
         self.epoch
     }
 
-    /// What did not survive a change of sandbox, one line each. Each is told once, to who asks first.
+    /// What did not survive a change of sandbox, one line each. Each is told once to whoever asks without a name.
     pub fn notices(&self) -> Vec<String> {
-        self.core.take_notices()
+        self.notices_for("")
+    }
+
+    /// The same for one of many who work here: each is told once to every reader.
+    pub fn notices_for(&self, reader: &str) -> Vec<String> {
+        self.core.tell_reader(reader)
     }
 
     /// The workspace was paused, or without a sandbox, before this.

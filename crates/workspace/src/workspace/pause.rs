@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sdk::{Pause, PauseOutcome, SandboxError};
+use sdk::{Pause, PauseOutcome};
 use tracing::{info, warn};
 
 use super::core::{Core, Turn};
@@ -12,6 +12,7 @@ use super::wake::Found;
 use crate::chain::chain;
 use crate::events::EventKind;
 use crate::faults::{Point, reach};
+use crate::ledger::Limit;
 use crate::records::WorkspaceState;
 use crate::snapshot::{SaveError, Saved, Stamp};
 
@@ -62,7 +63,10 @@ impl Core {
             Found::Running { sandbox, .. } => sandbox,
             Found::Paused { .. } if paused => return Ok(()),
             Found::Paused { .. } => return self.paused(turn, &place, None).await,
-            Found::Gone => return Err(SandboxError::NotFound { id: place.sandbox }.into()),
+            Found::Gone => {
+                self.gone(turn, &place).await?;
+                return Err(WorkspaceError::Lost { workspace: self.name.clone(), sandbox: place.sandbox });
+            }
         };
         closed.emptied(self.settings().leave_wait).await;
         // A pause keeps the files too, so that it is right also when they could not be saved.
@@ -81,6 +85,13 @@ impl Core {
         }
         reach(Point::PausePaused).await;
         self.paused(turn, &place, saved).await
+    }
+
+    /// A limit is used up: the work is kept, and goes on when there is more.
+    pub(super) async fn pause_for_budget(&self, turn: &Turn<'_>, limit: Limit) -> Result<(), WorkspaceError> {
+        warn!(workspace = %self.name, "{limit} is used up: the work is saved and paused");
+        self.tell(EventKind::LimitReached { limit }).await;
+        self.pause_in_turn(turn, Saving::Patient).await
     }
 
     /// Notes that the sandbox is paused.

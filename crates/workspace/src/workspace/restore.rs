@@ -10,6 +10,7 @@ use super::core::{Core, Turn};
 use super::details::Stopped;
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{Succession, Target, Why};
+use super::pause::Unsaved;
 use super::wake::Found;
 use crate::chain::chain;
 use crate::clock::later;
@@ -21,9 +22,12 @@ use crate::snapshot::{Restored, Which};
 
 impl Core {
     /// Brings the workspace to the files of a snapshot: in its sandbox where that runs, else in a new one.
-    pub(super) async fn restore(&self, which: Which) -> Result<Restored, WorkspaceError> {
+    pub(super) async fn restore(&self, which: Which, unsaved: Unsaved) -> Result<Restored, WorkspaceError> {
         let turn = self.turn().await;
         self.check().await?;
+        if let Which::Exactly(stamp) = which {
+            self.house.snapshots.must_have(&self.project, stamp).await?;
+        }
         let state = self.seat().record.state;
         match state {
             WorkspaceState::SettingUp => return Err(Unavailable::NotSetUp(self.name.clone()).into()),
@@ -35,7 +39,7 @@ impl Core {
             None => self.seat().record.sandbox.is_some() && self.wake_for_restore(&turn).await?,
         };
         if let Some(attached) = self.attached().filter(|_| ready) {
-            return self.restore_in_place(&turn, &attached.sandbox, which).await;
+            return self.restore_in_place(&turn, &attached.sandbox, which, unsaved).await;
         }
         self.within_budget().await?;
         let old = self.place();
@@ -77,9 +81,14 @@ impl Core {
         turn: &Turn<'_>,
         sandbox: &Sandbox,
         which: Which,
+        unsaved: Unsaved,
     ) -> Result<Restored, WorkspaceError> {
         let closed = self.fence.close();
         closed.emptied(self.settings().leave_wait).await;
+        // So that going back can be undone. Who wants the newest wants none that is newer still.
+        if let (Which::Exactly(stamp), Unsaved::Keep) = (which, unsaved) {
+            self.save_sparing(turn, sandbox, Some(stamp)).await?;
+        }
         // What ran on would write into the files that come back.
         if let Err(error) = shell::end_all(sandbox).await {
             warn!(workspace = %self.name, error = %chain(&error), "processes may have gone on through a restore");

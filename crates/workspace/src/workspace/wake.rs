@@ -135,6 +135,11 @@ impl Core {
                     self.open_interval(place, &run).await;
                 }
                 self.attach(sandbox, remaining);
+                if let Err(Unavailable::OverBudget { workspace, limit }) = self.within_budget().await {
+                    let paused = self.pause_for_budget(turn, limit.clone()).await;
+                    paused.map_err(|error| self.failed(error))?;
+                    return Err(Unavailable::OverBudget { workspace, limit });
+                }
                 Ok(Some(Woken::Attached))
             }
             Found::Paused { size } => {

@@ -162,6 +162,7 @@ impl Workspaces {
                 Ok(Created { workspace, project, provider, sandbox, skipped, limits, restored })
             }
             Err(error) => {
+                core.forget_unless_begun().await;
                 core.give_back().await;
                 Err(error)
             }

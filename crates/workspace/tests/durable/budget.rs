@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sandbar_workspace::events::EventKind;
-use sandbar_workspace::{Settings, Unavailable};
+use sandbar_workspace::{OpenError, Settings, SetupError, Unavailable, WorkspaceError};
 use testing::eventually_async;
 
 use crate::support::{World, name, settings, setup};
@@ -32,4 +32,34 @@ async fn at_the_end_of_a_budget_the_work_is_saved_and_paused() {
     assert_eq!(workspace.snapshots().await.expect("a list").len(), 1);
     assert!(workspaces.show(&name("broke")).await.expect("it is there").paused);
     assert!(matches!(workspace.enter().await, Err(Unavailable::OverBudget { .. })));
+
+    // Nothing new is made, and nothing is left of the attempt.
+    let refused = workspaces.create(&name("poor"), setup()).await.expect_err("there is no money");
+    assert!(matches!(refused, SetupError::OverBudget { .. }), "{refused:?}");
+    assert!(matches!(workspaces.show(&name("poor")).await, Err(OpenError::NotFound(_))));
+}
+
+/// A command is over before any keeper looks at budgets.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_command_is_refused_when_the_budget_is_used_up() {
+    let world = World::new();
+    let mut place = world.place();
+    place.price.usd_per_hour = Some(3600.0);
+    place.budget = Some(5.0);
+    let settings = Settings { budget_look: Duration::from_secs(3600), ..settings() };
+    let workspaces = place.workspaces(settings, world.events.clone()).await;
+    let workspace = workspaces.create(&name("spent"), setup()).await.expect("made").workspace;
+    workspace.close().await;
+    eventually_async("the budget is used up", Duration::from_secs(60), || async {
+        let meters = workspaces.ledger().meters(jiff::Timestamp::now()).await.expect("the books");
+        meters.iter().all(|meter| meter.is_used_up()).then_some(())
+    })
+    .await;
+    let workspace = workspaces.open(&name("spent")).await.expect("it opens");
+    let refused = workspace.exec("touch project/spent").await.expect_err("there is no money");
+    let over = matches!(refused, WorkspaceError::Unavailable(Unavailable::OverBudget { .. }));
+    assert!(over, "{refused:?}");
+    assert!(workspaces.show(&name("spent")).await.expect("it is there").paused);
+    assert_eq!(workspace.snapshots().await.expect("a list").len(), 1, "it was saved");
+    workspace.close().await;
 }

@@ -12,7 +12,7 @@ use crate::support::{World, assert_same, sandboxes, tree};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(90);
 /// From the first step after which something has happened to the last.
-const POINTS: [Point; 9] = [
+pub(crate) const POINTS: [Point; 9] = [
     Point::HandoverFenced,
     Point::HandoverSaved,
     Point::HandoverRecorded,

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::{MoveOptions, ProviderName, Unavailable, Unsaved, WorkspaceError};
-use testing::{Server, signal};
 
-use crate::support::{Recorder, World, assert_same, name, settings, setup, tree};
+use crate::support::{Mortal, Recorder, World, assert_same, name, settings, setup, tree};
 
 /// What a create may take on a slow machine, besides the ten seconds for finding out that nobody answers.
 const CREATE: Duration = Duration::from_secs(30);
@@ -37,10 +36,9 @@ async fn a_black_hole_is_left_with_the_files_of_the_newest_snapshot() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provider_that_does_not_answer_is_told_and_what_is_left_there_can_be_come_back_to() {
     let world = World::new();
-    let own = Server::start(&[]);
+    let mut own = Mortal::start();
     let mut place = world.place();
-    place.providers[0].1 = own.url();
-    place.providers[0].2 = own.key().to_owned();
+    place.providers[0] = own.provider("one");
     let workspaces = place.workspaces(settings(), world.events.clone()).await;
     let workspace = workspaces.create(&name("stranded"), setup()).await.expect("made").workspace;
     assert_eq!(workspace.provider().as_str(), "one");
@@ -48,7 +46,7 @@ async fn a_provider_that_does_not_answer_is_told_and_what_is_left_there_can_be_c
     let wanted = tree(&workspace).await;
     workspace.write_file("project/unsaved", "mine").await.expect("written");
     let old = workspace.sandbox_id().expect("it has one");
-    signal(own.pid(), "STOP");
+    own.kill();
 
     workspace.exec("true").await.expect_err("nobody answers");
     let error = workspace.enter().await.expect_err("nobody knows whether it lives");
@@ -72,7 +70,7 @@ async fn a_provider_that_does_not_answer_is_told_and_what_is_left_there_can_be_c
     assert!(notices.iter().any(|line| line.contains("could not be reached")), "{notices:?}");
 
     // When the provider is back, so is what was left there.
-    signal(own.pid(), "CONT");
+    own.come_back();
     workspace.attach(&old).await.expect("it runs");
     assert_eq!(workspace.read_file("project/unsaved").await.expect("it is there"), "mine");
     assert!(workspaces.show(&name("stranded")).await.expect("it is there").left_behind.is_empty());

@@ -3,19 +3,16 @@
 //!
 //! The test runs itself as another process, which does one thing and stops at one point; there it is killed with SIGKILL.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use sandbar_workspace::faults::{self, Point};
 use sandbar_workspace::{MoveOptions, OpenError, Unsaved, WorkspaceName, Workspaces};
 use testing::eventually_async;
 
+use crate::killing::{kill_at, wait_at};
 use crate::support::{Place, Recorder, World, assert_same, name, settings, setup, tree};
 
-const REACHED: &str = "reached the point";
 const PATIENCE: Duration = Duration::from_secs(90);
 /// What the other process is to do, in variables of its environment.
 const WORK: [&str; 4] = ["STEP_POINT", "STEP_WORK", "STEP_PLACE", "STEP_NAME"];
@@ -79,18 +76,7 @@ fn every_point_is_met_by_one_of_these() {
 async fn be_killed(point: &str, work: &str, place: &str, of: &str) {
     let place: Place = serde_json::from_str(place).expect("a place");
     let workspaces = workspaces(&place).await;
-    let point = point.to_owned();
-    let hook: faults::Hook = Arc::new(move |reached| {
-        let here = reached.name() == point;
-        async move {
-            if here {
-                println!("\n{REACHED}");
-                std::future::pending::<()>().await;
-            }
-        }
-        .boxed()
-    });
-    let done = faults::scope(hook, async {
+    let done = faults::scope(wait_at(point), async {
         if work == "create" {
             workspaces.create(&name(of), setup()).await.expect("made");
             return;
@@ -201,33 +187,8 @@ impl Kill<'_> {
         .await;
     }
 
-    /// Starts the other process, and kills it when it has come to the point.
     fn kill_at(&self, point: Point, work: &str, place: &Place) {
         let place = serde_json::to_string(place).expect("JSON");
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", self.test, "--nocapture"]);
-        command.envs(WORK.into_iter().zip([point.name(), work, &place, self.name().as_str()]));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().expect("it starts");
-        let (lines, said) = std::sync::mpsc::channel();
-        let stdout = process.stdout.take().expect("stdout is piped");
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = lines.send(line);
-            }
-        });
-        loop {
-            match said.recv_timeout(PATIENCE) {
-                Ok(line) if line == REACHED => break,
-                Ok(_) => {}
-                Err(_) => {
-                    let _ = process.kill();
-                    let output = process.wait_with_output().expect("it has ended");
-                    panic!("{point:?} was never hit by {work}: {}", String::from_utf8_lossy(&output.stderr));
-                }
-            }
-        }
-        process.kill().expect("SIGKILL");
-        process.wait().expect("it has ended");
+        kill_at(point, self.test, WORK.into_iter().zip([point.name(), work, &place, self.name().as_str()]));
     }
 }

@@ -109,6 +109,8 @@ async fn a_lost_sandbox_comes_back_from_its_snapshot_and_says_so() {
     drop(pass);
 
     workspace.exec("true").await.expect_err("it is gone, and that is found out by using it");
+    let nothing = workspace.pause().await.expect_err("there is nothing to pause");
+    assert!(matches!(nothing, WorkspaceError::Lost { .. }), "{nothing:?}");
     let pass = workspace.enter().await.expect("the snapshot brings it back");
     assert!(pass.was_resumed() && pass.epoch() > epoch);
     let notices = pass.notices();
@@ -145,7 +147,11 @@ async fn files_are_set_back_in_place_and_the_agents_commits_are_noticed() {
     assert_eq!(restored.stamp, stamp);
     workspace.read_file("project/two").await.expect_err("it is not there any more");
     workspace.close().await;
-    assert_eq!(workspaces.snapshots_of(workspace.project()).await.expect("a list").len(), 2, "going back is no commit");
+    assert_eq!(
+        workspaces.snapshots_of(workspace.project()).await.expect("a list").len(),
+        3,
+        "saved before it, and going back is no commit"
+    );
     let workspace = workspaces.open(&name("commits")).await.expect("it opens");
     let newest = workspace.restore(Which::Newest).await.expect("and forth");
     assert!(newest.stamp > stamp);
@@ -156,6 +162,15 @@ async fn files_are_set_back_in_place_and_the_agents_commits_are_noticed() {
 async fn a_set_up_goes_on_from_the_step_that_failed() {
     let world = World::new();
     let workspaces = world.workspaces().await;
+    // What cannot begin leaves nothing to go on from.
+    let named = Setup { env: [("1A".to_owned(), "value".into())].into(), ..setup() };
+    let refused = workspaces.create(&name("steps"), named).await.expect_err("no shell takes that name");
+    assert!(told(&refused).contains("\"1A\"") && !told(&refused).contains("value"), "{}", told(&refused));
+    let nowhere = Setup { provider: Some("nowhere".parse().expect("a name")), ..setup() };
+    let refused = workspaces.create(&name("steps"), nowhere).await.expect_err("there is no such provider");
+    assert!(matches!(refused, SetupError::Place(_)), "{refused:?}");
+    assert!(matches!(workspaces.show(&name("steps")).await, Err(OpenError::NotFound(_))));
+
     let mut broken = setup();
     broken.prepare.commands.push("echo once >>/tmp/ran; test -e /tmp/allowed".to_owned());
     let error = workspaces.create(&name("steps"), broken.clone()).await.expect_err("the last command fails");

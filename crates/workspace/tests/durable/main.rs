@@ -6,6 +6,8 @@ mod budget;
 mod dies;
 mod fallback;
 mod killed;
+#[path = "../shared/killing.rs"]
+mod killing;
 mod large;
 mod leases;
 mod life;
@@ -14,7 +16,10 @@ mod paused_time;
 mod processes;
 mod projects;
 mod rotation;
+mod server_dies;
 mod stores;
 mod support;
-#[path = "../snapshots/troubled.rs"]
+#[path = "../shared/trees.rs"]
+mod trees;
+#[path = "../shared/troubled.rs"]
 mod troubled;

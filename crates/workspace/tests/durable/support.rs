@@ -1,5 +1,4 @@
-//! Two real servers as two providers, records and objects in a directory, and trees that are compared without the code
-//! under test.
+//! Two real servers as two providers, records and objects in a directory, and a server that dies and comes back.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -17,10 +16,13 @@ use sandbar_workspace::records::{MemoryRecords, Records};
 use sandbar_workspace::setup::{Prepare, PreparedFile, Setup};
 use sandbar_workspace::snapshot::Snapshots;
 use sandbar_workspace::{Parts, Settings, Workspace, WorkspaceName, Workspaces};
-use sdk::{Client, ListQuery, Sandbox};
+use sdk::{Client, ListQuery};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
-use testing::Server;
+use testing::{Launch, Running, Server};
+
+use crate::trees::tree_of;
+pub(crate) use crate::trees::{assert_same, run};
 
 /// The metadata by which sandboxes of workspaces are found.
 pub(crate) const METADATA: &str = "sandbar.workspace";
@@ -196,33 +198,60 @@ pub(crate) fn setup() -> Setup {
     }
 }
 
-/// Runs a line as root in the home directory, which must succeed.
-pub(crate) async fn run(sandbox: &Sandbox, line: &str) -> String {
-    let command = sdk::Command::exec("/bin/bash", ["-c", line]).user("root").cwd("/home/user");
-    let output = sandbox.commands().run(command).await.expect("the sandbox answers");
-    assert!(output.success(), "{line}\n{}{}", output.stdout_text(), output.stderr_text());
-    output.stdout_text().into_owned()
-}
-
 /// Everything about every file of a workspace, one line each.
 pub(crate) async fn tree(workspace: &Workspace) -> Vec<String> {
     let pass = workspace.enter().await.expect("somebody can work");
-    let command = sdk::Command::exec("python3", ["-c", include_str!("../snapshots/tree.py")]);
-    let output = pass.sandbox().commands().run(command.user("root").cwd("/home/user")).await;
-    let output = output.expect("the sandbox answers");
-    assert!(output.success(), "{}", output.stderr_text());
-    output.stdout_text().lines().map(str::to_owned).collect()
+    tree_of(pass.sandbox()).await
 }
 
-#[track_caller]
-pub(crate) fn assert_same(found: &[String], wanted: &[String]) {
-    let differing = |a: &[String], b: &[String]| a.iter().filter(|line| !b.contains(line)).cloned().collect::<Vec<_>>();
-    assert!(
-        found == wanted,
-        "the trees differ; missing:\n{}\ntoo much:\n{}",
-        differing(wanted, found).join("\n"),
-        differing(found, wanted).join("\n")
-    );
+/// A server that can be killed and comes back where it was, with the sandboxes it had.
+pub(crate) struct Mortal {
+    running: Option<Running>,
+    address: String,
+    key: String,
+    /// Last: removed when the server has ended.
+    data: TempDir,
+}
+
+impl Mortal {
+    pub(crate) fn start() -> Self {
+        let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a directory");
+        let running = launch("127.0.0.1:0", data.path());
+        let (address, key) = (running.address.clone(), running.key.clone());
+        Self { running: Some(running), address, key, data }
+    }
+
+    /// As a provider of that name.
+    pub(crate) fn provider(&self, name: &str) -> (String, String, String) {
+        (name.to_owned(), format!("http://{}", self.address), self.key.clone())
+    }
+
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            running.end_by("KILL");
+        }
+    }
+
+    pub(crate) fn come_back(&mut self) {
+        if self.running.is_none() {
+            self.running = Some(launch(&self.address, self.data.path()));
+        }
+    }
+}
+
+impl Drop for Mortal {
+    /// Its sandboxes end with a server that is asked to.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.come_back();
+        }
+        self.running = None;
+    }
+}
+
+fn launch(listen: &str, data: &Path) -> Running {
+    let launch = Launch { program: &testing::program(), data, arguments: &["--ephemeral"], umask: "022" };
+    Running::launch_at(listen, launch)
 }
 
 /// An error with its causes.

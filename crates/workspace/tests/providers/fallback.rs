@@ -6,7 +6,7 @@ use sandbar_workspace::config::{ProviderConfig, ProviderKind};
 use sandbar_workspace::provider::{CreateRequest, OrchestratorError, Resources};
 use sdk::testing::{FakeServer, Fault};
 
-use crate::support::{BlackHole, Placement, local, local_at, name, no_local, request, service, told};
+use crate::support::{BlackHole, Dripping, Placement, local, local_at, name, no_local, request, service, told};
 
 #[tokio::test]
 async fn the_first_that_can_takes_it() {
@@ -42,6 +42,29 @@ async fn a_black_hole_is_left_within_ten_seconds() {
     let (provider, skipped) = told(&placed);
     assert_eq!((provider.as_str(), skipped.len()), ("local", 1));
     assert!(skipped[0].1.contains("no answer within"), "{skipped:?}");
+}
+
+#[tokio::test]
+async fn who_answers_drop_by_drop_is_left_as_soon() {
+    let (dripping, fake) = (Dripping::open(), FakeServer::start().await);
+    let placement =
+        Placement::new(vec![service("drips", dripping.url()), local()], &local_at(&fake.url(), fake.api_key())).await;
+    let started = Instant::now();
+    let (provider, skipped) = told(&placement.place().await);
+    assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
+    assert_eq!(provider, "local", "{skipped:?}");
+}
+
+#[tokio::test]
+async fn what_a_provider_says_of_a_request_shows_no_value() {
+    for status in [400, 500] {
+        let fake = FakeServer::start().await;
+        let placement = Placement::new(vec![service("fake", &fake.url())], &no_local()).await;
+        fake.fail_next("POST /v2/sandboxes", 100, Fault::status(status).message("TOKEN cannot be hidden"));
+        let refused = placement.orchestrator.create(&request()).await.expect_err("it is refused");
+        let said = format!("{refused:?} {refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
+        assert!(said.contains("cannot be ***") && !said.contains("hidden"), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! Providers of tests: fakes, black holes and a real server.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,6 +97,40 @@ impl Placement {
 pub(crate) fn told(placed: &Placed) -> (String, Vec<(String, String)>) {
     let skipped = placed.skipped.iter().map(|it| (it.provider.to_string(), it.reason.clone())).collect();
     (placed.provider.to_string(), skipped)
+}
+
+/// Knows nothing, and answers a request for a sandbox drop by drop.
+pub(crate) struct Dripping(String);
+
+impl Dripping {
+    pub(crate) fn open() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has a free port");
+        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                std::thread::spawn(move || drip(stream));
+            }
+        });
+        Self(url)
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.0
+    }
+}
+
+fn drip(mut stream: TcpStream) {
+    let mut asked = [0; 64 * 1024];
+    let Ok(length) = stream.read(&mut asked) else { return };
+    if !asked[..length].starts_with(b"POST") {
+        let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}");
+        return;
+    }
+    let _ = stream.write_all(b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n");
+    // It ends when nobody listens any more.
+    while stream.write_all(b" ").is_ok() {
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// Takes connections and never says a word.

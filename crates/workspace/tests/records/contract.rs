@@ -121,6 +121,16 @@ async fn a_name_is_given_once(Pair { one, two, .. }: Pair) {
 }
 
 async fn one_at_a_time_has_the_lease(Pair { one, two, .. }: Pair) {
+    // Of one who is dead it can be taken, and of nobody else.
+    let dead = one.take_lease(&name("d"), "dead", at(0), MINUTE).await.expect("nobody has it");
+    two.break_lease(&name("d"), "another").await.expect("it is asked");
+    assert!(two.take_lease(&name("d"), "next", at(1), MINUTE).await.is_err(), "it is not theirs");
+    two.break_lease(&name("d"), "dead").await.expect("it is asked");
+    let next = two.take_lease(&name("d"), "next", at(1), MINUTE).await.expect("it was taken from the dead");
+    assert!(next.fence > dead.fence && one.renew_lease(&dead, at(2), MINUTE).await.is_err());
+    one.break_lease(&name("d"), "dead").await.expect("it is asked");
+    assert!(one.take_lease(&name("d"), "third", at(2), MINUTE).await.is_err(), "the next one has it");
+
     let first = one.take_lease(&name("a"), "process 1", at(0), MINUTE).await.expect("nobody has it");
     assert_eq!((first.fence, first.until), (1, at(60)));
     match two.take_lease(&name("a"), "process 2", at(59), MINUTE).await {

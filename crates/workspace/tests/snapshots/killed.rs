@@ -4,25 +4,20 @@
 //! The test runs itself as another process, which does one thing and stops at one point; there it is killed with SIGKILL.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::FutureExt;
 use sandbar_workspace::faults::{self, Point};
 use sandbar_workspace::snapshot::{Objects, ProjectId, SnapshotCondition, SnapshotOptions, Snapshots, Stamp, Which};
 use sdk::Sandbox;
 use testing::Server;
 
+use crate::killing::{kill_at, wait_at};
 use crate::support::{assert_same, project, run, snapshots, tree};
 
 const PROJECT: &str = "killed";
 /// Kept while the process is killed again and again.
 const KEEP: usize = 3;
-const REACHED: &str = "reached the point";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the other process is to do, in variables of its environment.
 const WORK: [&str; 6] = ["STEP_POINT", "STEP_WORK", "STEP_SERVER", "STEP_KEY", "STEP_SANDBOX", "STEP_STORE"];
@@ -44,18 +39,7 @@ async fn be_killed(point: &str, work: &str, server: &str, key: &str, sandbox: &s
     let client = testing::client(server, key).build().expect("valid options");
     let sandbox = client.connect(&sandbox, sdk::Connect::default()).await.expect("the sandbox");
     let (snapshots, id) = (open(Path::new(store)), project(PROJECT));
-    let point = point.to_owned();
-    let hook: faults::Hook = Arc::new(move |reached| {
-        let here = reached.name() == point;
-        async move {
-            if here {
-                println!("\n{REACHED}");
-                std::future::pending::<()>().await;
-            }
-        }
-        .boxed()
-    });
-    let done = faults::scope(hook, async {
+    let done = faults::scope(wait_at(point), async {
         match work {
             "save" => drop(snapshots.save(&sandbox, &id, &SnapshotOptions::default()).await.expect("a snapshot")),
             "prune" => drop(snapshots.prune(&id, 1).await.expect("a prune")),
@@ -181,33 +165,9 @@ impl World<'_> {
         assert_same(&tree(target).await, &new);
     }
 
-    /// Starts the other process, and kills it when it has come to the point.
     fn kill_at(&self, point: Point, work: &str, sandbox: &Sandbox) {
         let store = self.store.to_str().expect("a path of text");
         let values = [point.name(), work, self.server.address(), self.server.key(), sandbox.id().as_str(), store];
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "killed::nothing_is_lost_by_a_kill_at_any_point", "--nocapture"]);
-        command.envs(WORK.into_iter().zip(values)).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().expect("it starts");
-        let (lines, said) = std::sync::mpsc::channel();
-        let stdout = process.stdout.take().expect("stdout is piped");
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = lines.send(line);
-            }
-        });
-        loop {
-            match said.recv_timeout(PATIENCE) {
-                Ok(line) if line == REACHED => break,
-                Ok(_) => {}
-                Err(_) => {
-                    let _ = process.kill();
-                    let output = process.wait_with_output().expect("it has ended");
-                    panic!("{point:?} was never hit: {}", String::from_utf8_lossy(&output.stderr));
-                }
-            }
-        }
-        process.kill().expect("SIGKILL");
-        process.wait().expect("it has ended");
+        kill_at(point, "killed::nothing_is_lost_by_a_kill_at_any_point", WORK.into_iter().zip(values));
     }
 }

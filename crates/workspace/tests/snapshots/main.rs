@@ -2,8 +2,13 @@
 
 mod damage;
 mod killed;
+#[path = "../shared/killing.rs"]
+mod killing;
 mod roundtrip;
 mod stores;
 mod support;
+#[path = "../shared/trees.rs"]
+mod trees;
 mod trouble;
+#[path = "../shared/troubled.rs"]
 mod troubled;

@@ -1,10 +1,13 @@
-//! What the tests of snapshots share; and trees of files that are compared without the code under test.
+//! What the tests of snapshots share.
 
 use std::time::Duration;
 
 use sandbar_workspace::snapshot::{Objects, ProjectId, S3Config, Settings, Snapshots};
 use sdk::Sandbox;
 use testing::S3Server;
+
+use crate::trees::python;
+pub(crate) use crate::trees::{assert_same, run, tree_of as tree};
 
 /// Snapshots that are tried again at once.
 pub(crate) fn snapshots(objects: Objects) -> Snapshots {
@@ -28,39 +31,7 @@ pub(crate) fn project(name: &str) -> ProjectId {
     name.parse().expect("a project's id")
 }
 
-/// Runs a line as root, which must succeed.
-pub(crate) async fn run(sandbox: &Sandbox, line: &str) -> String {
-    let command = sdk::Command::exec("/bin/bash", ["-c", line]).user("root").cwd("/home/user");
-    let output = sandbox.commands().run(command).await.expect("the sandbox answers");
-    assert!(output.success(), "{line}\n{}{}", output.stdout_text(), output.stderr_text());
-    output.stdout_text().into_owned()
-}
-
-async fn python(sandbox: &Sandbox, text: &str) -> String {
-    let command = sdk::Command::exec("python3", ["-c", text]).user("root").cwd("/home/user");
-    let output = sandbox.commands().run(command).await.expect("the sandbox answers");
-    assert!(output.success(), "{}", output.stderr_text());
-    output.stdout_text().into_owned()
-}
-
-/// Everything about every file below the home directory, one line each.
-pub(crate) async fn tree(sandbox: &Sandbox) -> Vec<String> {
-    let text = python(sandbox, include_str!("tree.py")).await;
-    text.lines().map(str::to_owned).collect()
-}
-
 /// Makes a tree with everything that is hard to keep.
 pub(crate) async fn make_hostile_tree(sandbox: &Sandbox) {
     python(sandbox, include_str!("hostile.py")).await;
-}
-
-#[track_caller]
-pub(crate) fn assert_same(found: &[String], wanted: &[String]) {
-    let differing = |a: &[String], b: &[String]| a.iter().filter(|line| !b.contains(line)).cloned().collect::<Vec<_>>();
-    assert!(
-        found == wanted,
-        "the trees differ; missing:\n{}\ntoo much:\n{}",
-        differing(wanted, found).join("\n"),
-        differing(found, wanted).join("\n")
-    );
 }

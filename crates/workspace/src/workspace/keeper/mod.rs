@@ -90,7 +90,9 @@ impl Core {
     /// Does what is due, and says when to come again.
     async fn tend(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
         let mut next = later(self.now(), self.settings().look_every);
-        self.tend_broken_off().await?;
+        if let Some(at) = self.tend_broken_off(keeping).await? {
+            next = next.min(at);
+        }
         if let Some(at) = self.tend_retired(keeping).await? {
             next = next.min(at);
         }
@@ -119,17 +121,21 @@ impl Core {
         }
     }
 
-    /// A handover that broke off leaves a sandbox that nobody would extend.
-    async fn tend_broken_off(&self) -> Result<(), WorkspaceError> {
+    /// A handover that broke off leaves a sandbox that nobody would extend. Whoever wants to work clears up at once.
+    async fn tend_broken_off(&self, keeping: &Keeping) -> Result<Option<Timestamp>, WorkspaceError> {
         let moving = || self.seat().record.state == WorkspaceState::Moving;
-        if moving() {
-            let turn = self.turn().await;
-            self.check().await?;
-            if moving() {
-                self.settle(&turn).await?;
-            }
+        if !moving() {
+            return Ok(None);
         }
-        Ok(())
+        if self.now() < keeping.look_at {
+            return Ok(Some(keeping.look_at));
+        }
+        let turn = self.turn().await;
+        self.check().await?;
+        if moving() {
+            self.settle(&turn).await?;
+        }
+        Ok(None)
     }
 
     /// The end of a workspace that is paused, and whose files are in a snapshot, so that nothing is woken for it.
@@ -202,9 +208,7 @@ impl Core {
             Err(Unavailable::OverBudget { limit, .. }) => {
                 let turn = self.turn().await;
                 self.check().await?;
-                warn!(workspace = %self.name, "{limit} is used up: the work is saved and paused");
-                self.tell(EventKind::LimitReached { limit }).await;
-                self.pause_in_turn(&turn, Saving::Patient).await?;
+                self.pause_for_budget(&turn, limit).await?;
             }
             Err(error) => return Err(error.into()),
             Ok(()) => {}

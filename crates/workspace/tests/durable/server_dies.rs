@@ -1,0 +1,57 @@
+//! The server that has the sandboxes is killed between any two steps of a handover, and comes back: the files are there, and
+//! the workspace goes on.
+
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt;
+use sandbar_workspace::MoveOptions;
+use sandbar_workspace::faults;
+
+use crate::dies::POINTS;
+use crate::support::{Mortal, World, assert_same, name, settings, setup, tree};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_when_the_server_dies_at_any_step() {
+    let (world, server) = (World::new(), Mortal::start());
+    let mut place = world.place();
+    place.providers[0] = server.provider("one");
+    let server = Arc::new(Mutex::new(server));
+    let workspaces = place.workspaces(settings(), world.events.clone()).await;
+    let workspace = workspaces.create(&name("served"), setup()).await.expect("made").workspace;
+    for point in POINTS {
+        // Its successor may have been made elsewhere.
+        let one = "one".parse().expect("a name");
+        if workspace.provider() != one {
+            workspace.move_to(&one, MoveOptions::default()).await.expect("back again");
+        }
+        workspace.write_file("project/step", point.name()).await.expect("written");
+        let wanted = tree(&workspace).await;
+        let hit = Arc::new(Mutex::new(false));
+        let hook: faults::Hook = Arc::new({
+            let (server, hit) = (Arc::clone(&server), Arc::clone(&hit));
+            move |reached| {
+                let (server, hit) = (Arc::clone(&server), Arc::clone(&hit));
+                async move {
+                    if reached == point && !std::mem::replace(&mut *hit.lock().expect("no panic"), true) {
+                        let killed = tokio::task::spawn_blocking(move || server.lock().expect("no panic").kill());
+                        killed.await.expect("it is killed");
+                    }
+                }
+                .boxed()
+            }
+        });
+        // It may succeed or fail; either way the workspace goes on.
+        let rotated = faults::scope(hook, workspace.rotate()).await;
+        assert!(*hit.lock().expect("no panic"), "{point:?} was never hit: {rotated:?}");
+        let revived = Arc::clone(&server);
+        let revived = tokio::task::spawn_blocking(move || revived.lock().expect("no panic").come_back());
+        revived.await.expect("it comes back");
+        if let Ok(pass) = workspace.enter().await {
+            pass.doubt();
+        }
+        assert_same(&tree(&workspace).await, &wanted);
+        // What is left over is ended when its provider answers again, by whoever sweeps.
+        workspace.snapshot().await.expect("work goes on");
+    }
+    workspace.close().await;
+}
