@@ -7,47 +7,51 @@ use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let dist = root.join("../../web/dist");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let (dist, kept) = (root.join("../../web/dist"), out.join("pages"));
     // Cargo takes a path that is missing for one that has changed, every time; an empty directory it can watch.
     let _ = fs::create_dir_all(&dist);
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", dist.display());
+    // A copy: the web build may run again before the compiler reads what is named here.
+    let _ = fs::remove_dir_all(&kept);
     let mut files = Vec::new();
-    collect(&dist, &dist, &mut files)?;
+    copy(&dist, &kept, "", &mut files)?;
     files.sort();
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    fs::write(out.join("pages.rs"), table(&dist, &files))
+    fs::write(out.join("pages.rs"), table(&kept, &files))
 }
 
-/// Paths below `root`.
-fn collect(root: &Path, directory: &Path, files: &mut Vec<String>) -> io::Result<()> {
-    let Ok(entries) = fs::read_dir(directory) else { return Ok(()) };
+/// Copies a directory and notes its files' paths below the first one.
+fn copy(from: &Path, to: &Path, below: &str, files: &mut Vec<String>) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
     for entry in entries {
-        let path = entry?.path();
-        if path.is_dir() {
-            collect(root, &path, files)?;
-        } else if let Some(relative) = path.strip_prefix(root).ok().and_then(Path::to_str) {
-            files.push(relative.to_owned());
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let path = format!("{below}{name}");
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to.join(&name), &format!("{path}/"), files)?;
+        } else {
+            fs::copy(entry.path(), to.join(&name))?;
+            files.push(path);
         }
     }
     Ok(())
 }
 
-fn table(dist: &Path, files: &[String]) -> String {
-    let is_packed =
-        |file: &str, of: fn(&str) -> Option<&str>| of(file).is_some_and(|plain| files.iter().any(|f| f == plain));
-    let include = |file: &str| format!("include_bytes!({:?})", dist.join(file));
+fn table(kept: &Path, files: &[String]) -> String {
+    let include = |file: &str| format!("include_bytes!({:?})", kept.join(file));
     let packed = |file: &str, ending: &str| {
         let name = format!("{file}{ending}");
         if files.contains(&name) { format!("Some({})", include(&name)) } else { "None".to_owned() }
     };
+    let is_packed = |file: &String| {
+        let plain = file.strip_suffix(".gz").or_else(|| file.strip_suffix(".br"));
+        plain.is_some_and(|plain| files.iter().any(|file| file == plain))
+    };
     let mut text = String::from("static FILES: &[File] = &[\n");
-    for file in files {
-        if is_packed(file, |file| file.strip_suffix(".gz")) || is_packed(file, |file| file.strip_suffix(".br")) {
-            continue;
-        }
-        let (gzip, brotli) = (packed(file, ".gz"), packed(file, ".br"));
-        let plain = include(file);
+    for file in files.iter().filter(|file| !is_packed(file)) {
+        let (plain, gzip, brotli) = (include(file), packed(file, ".gz"), packed(file, ".br"));
         writeln!(text, "    File {{ path: {file:?}, plain: {plain}, gzip: {gzip}, brotli: {brotli} }},")
             .expect("a string grows");
     }

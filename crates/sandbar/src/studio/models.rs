@@ -1,5 +1,6 @@
-//! The models that users of the studio may choose. Keys come from the environment; scripts only from a directory that whoever
-//! starts the program names, so that nobody reads other files of this machine by a model's name.
+//! The models that users of the studio may choose. Keys come from the environment, so that their owner says where they may be
+//! sent: a URL is only used if whoever starts the program named it. Scripts come only from a directory that they named too, so
+//! that nobody reads other files of this machine by a model's name.
 
 use crate::agent::{DEFAULT_MODEL, keys};
 use ::studio::Chosen;
@@ -14,17 +15,19 @@ const DEMO_SCRIPT: &str = include_str!("../../../../examples/scripts/studio-app.
 
 pub(super) struct Models {
     scripts: Option<PathBuf>,
+    /// The first is the default.
+    offered: Vec<Choice>,
 }
 
 impl Models {
-    pub(super) fn new(scripts: Option<&Path>) -> std::io::Result<Self> {
-        Ok(Self { scripts: scripts.map(Path::canonicalize).transpose()? })
+    pub(super) fn new(scripts: Option<&Path>, offered: &[Choice]) -> std::io::Result<Self> {
+        Ok(Self { scripts: scripts.map(Path::canonicalize).transpose()?, offered: offered.to_vec() })
     }
 
     /// The default first.
     pub(super) fn names(&self) -> Vec<String> {
-        let mut names = Vec::new();
-        if keys().anthropic.is_some() {
+        let mut names: Vec<String> = self.offered.iter().map(ToString::to_string).collect();
+        if names.is_empty() && keys().anthropic.is_some() {
             names.push(DEFAULT_MODEL.to_owned());
         }
         names.push(DEMO.to_owned());
@@ -47,21 +50,24 @@ impl Models {
         if name == DEMO {
             return Ok(Chosen { model: Arc::new(Scripted::new(DEMO, DEMO_SCRIPT)?), name });
         }
-        let choice = match name.parse()? {
+        match name.parse()? {
             Choice::Scripted { file } => {
-                Choice::Scripted { file: self.script(&file).ok_or(ChoiceError::Unknown(name))? }
+                let (name, file) = self.script(&file).ok_or(ChoiceError::Unknown(name))?;
+                Ok(Chosen { name, model: Choice::Scripted { file }.model(&keys())? })
             }
             // Whoever names the URL would be sent the key.
-            Choice::OpenAi { .. } => return Err(ChoiceError::Unknown(name)),
-            other @ Choice::Anthropic { .. } => other,
-        };
-        Ok(Chosen { name: choice.to_string(), model: choice.model(&keys())? })
+            choice @ Choice::OpenAi { .. } if !self.offered.contains(&choice) => Err(ChoiceError::Unknown(name)),
+            choice => Ok(Chosen { model: choice.model(&keys())?, name }),
+        }
     }
 
-    /// A script below the directory, by its name there or by its whole path.
-    fn script(&self, file: &Path) -> Option<PathBuf> {
+    /// A script below the directory, by its name there or by its whole path; with the name, which leads to it in any process
+    /// that has such a directory.
+    fn script(&self, file: &Path) -> Option<(String, PathBuf)> {
         let directory = self.scripts.as_ref()?;
-        directory.join(file).canonicalize().ok().filter(|file| file.starts_with(directory) && file.is_file())
+        let file = directory.join(file).canonicalize().ok().filter(|file| file.is_file())?;
+        let name = format!("scripted:{}", file.strip_prefix(directory).ok()?.display());
+        Some((name, file))
     }
 }
 
@@ -77,12 +83,16 @@ mod tests {
         std::fs::write(inside.join("one.yaml"), "turns: [{ text: Done. }]").expect("written");
         std::fs::write(&outside, "turns: [{ text: Done. }]").expect("written");
         std::os::unix::fs::symlink(&outside, inside.join("link.yaml")).expect("linked");
-        let models = Models::new(Some(&inside)).expect("models");
+        let own = "openai:own@http://127.0.0.1:8000/v1";
+        let offered = [own.parse().expect("a model")];
+        let models = Models::new(Some(&inside), &offered).expect("models");
         let whole = format!("scripted:{}", inside.join("one.yaml").display());
-        for good in ["scripted:one.yaml", &whole, DEMO] {
+        for good in ["scripted:one.yaml", &whole, DEMO, own] {
             let chosen = models.choose(Some(good)).unwrap_or_else(|error| panic!("{good}: {error}"));
             assert!(models.choose(Some(&chosen.name)).is_ok(), "the name of a choice leads to it again");
+            assert!(!chosen.name.contains(directory.path().to_str().expect("a plain path")), "{}", chosen.name);
         }
+        assert_eq!(models.names(), [own, DEMO, "scripted:link.yaml", "scripted:one.yaml"]);
         let secret = format!("scripted:{}", outside.display());
         for bad in [
             "openai:any@http://elsewhere.test/",
@@ -94,7 +104,7 @@ mod tests {
         ] {
             assert!(models.choose(Some(bad)).is_err(), "{bad}");
         }
-        let none = Models::new(None).expect("models");
+        let none = Models::new(None, &[]).expect("models");
         assert!(none.choose(Some(&whole)).is_err() && none.choose(Some(DEMO)).is_ok());
     }
 }

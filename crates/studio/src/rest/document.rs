@@ -193,6 +193,7 @@ fn refusals(operation: &Operation) -> Vec<StatusCode> {
     }
     if operation.body.is_some() {
         statuses.extend([
+            StatusCode::REQUEST_TIMEOUT,
             StatusCode::PAYLOAD_TOO_LARGE,
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -208,6 +209,7 @@ fn why(status: StatusCode) -> &'static str {
         StatusCode::PAYMENT_REQUIRED => "No build credit is left.",
         StatusCode::FORBIDDEN => "With the session's cookie: without `X-Sandbar-Csrf: 1`, or from another origin.",
         StatusCode::NOT_FOUND => "There is no such thing, or it is somebody else's.",
+        StatusCode::REQUEST_TIMEOUT => "The body did not come in time.",
         StatusCode::CONFLICT => "Something must be agreed to first, or something else happened first.",
         StatusCode::PAYLOAD_TOO_LARGE => "The body is too long.",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "The body is no `application/json`.",

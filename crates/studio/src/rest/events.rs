@@ -18,8 +18,6 @@ use super::requests::EventsQuery;
 use crate::{JobId, TimelineEvent};
 
 pub(super) const LAST_EVENT_ID: &str = "last-event-id";
-/// Half of what proxies usually bear in silence.
-const HEARTBEAT: Duration = Duration::from_secs(15);
 /// When a stream cannot be opened because too many are.
 const LATER: Duration = Duration::from_secs(5);
 /// Proxies that gather answers must not gather this one.
@@ -40,7 +38,7 @@ pub(super) async fn watch(
         let _held = &place;
         Ok::<_, Infallible>(message(&event))
     });
-    let stream = Sse::new(messages).keep_alive(KeepAlive::new().interval(HEARTBEAT).text("heartbeat"));
+    let stream = Sse::new(messages).keep_alive(KeepAlive::new().interval(app.heartbeat).text("heartbeat"));
     Ok(([UNBUFFERED], stream).into_response())
 }
 

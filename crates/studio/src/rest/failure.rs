@@ -60,7 +60,7 @@ impl Failure {
 
     pub(super) fn unauthorized(message: &'static str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, message)
-            .hint("send `Authorization: Bearer TOKEN`, or sign in; `sandbar user token` makes a token")
+            .hint("send `Authorization: Bearer TOKEN`, or sign in; `sandbar user token NAME` makes a token")
     }
 
     pub(super) fn foreign(message: &'static str) -> Self {
@@ -97,7 +97,7 @@ impl From<StudioError> for Failure {
             }
             StudioError::NoCredits => with(StatusCode::PAYMENT_REQUIRED)
                 .kind("no_credits")
-                .hint("`sandbar user credits NAME COUNT` on the server adds some"),
+                .hint("`sandbar user credits NAME --add COUNT` on the server adds some"),
             StudioError::ConfirmNeeded { .. } => {
                 with(StatusCode::CONFLICT).kind("confirm_needed").hint("ask, then send `{\"confirm\": true}`")
             }

@@ -1,18 +1,27 @@
 //! What a call gets out of a request, with refusals in our own form.
 
+use std::time::Duration;
+
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use tokio::time::timeout;
 
 use super::failure::Failure;
 use super::text::Object;
 
 /// Longest body: a goal and fifty phases at their longest.
 pub(super) const BODY_BYTES: usize = 2 << 20;
+
+/// Longest body that is read to its end, to be refused.
+const ENDURED: usize = 32 << 20;
+/// For a body to arrive.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the path names. A name that cannot be one names nothing.
 pub(super) struct At<T>(pub(super) T);
@@ -46,9 +55,9 @@ pub(super) struct Sent<T>(pub(super) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Sent<T> {
     type Rejection = Failure;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
         let is_json = is_json(request.headers());
-        let body = read(request, state).await?;
+        let body = read(request).await?;
         if !is_json {
             return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body must be `application/json`"));
         }
@@ -62,9 +71,9 @@ pub(super) struct MaybeSent<T>(pub(super) T);
 impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for MaybeSent<T> {
     type Rejection = Failure;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
         let is_json = is_json(request.headers());
-        let body = read(request, state).await?;
+        let body = read(request).await?;
         match (body.is_empty(), is_json) {
             (true, _) => Ok(Self(T::default())),
             (false, true) => parse(&body).map(Self),
@@ -75,9 +84,28 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for MaybeSent
     }
 }
 
-async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Failure> {
-    let read = Bytes::from_request(request, state).await;
-    read.map_err(|rejection| Failure::new(rejection.status(), rejection.body_text()))
+/// Reads the body. One that is too long is read on for a while and forgotten: who is still sending does not see an answer.
+async fn read(request: Request) -> Result<Bytes, Failure> {
+    let reading = async {
+        let mut pieces = request.into_body().into_data_stream();
+        let (mut body, mut read) = (BytesMut::new(), 0);
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|_| Failure::new(StatusCode::BAD_REQUEST, "the body broke off"))?;
+            read += piece.len();
+            if read <= BODY_BYTES {
+                body.extend_from_slice(&piece);
+            } else if read > ENDURED {
+                break;
+            }
+        }
+        if read > BODY_BYTES {
+            let text = format!("the body is longer than {BODY_BYTES} bytes");
+            return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
+        Ok(body.freeze())
+    };
+    let late = |_| Failure::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
+    timeout(PATIENCE, reading).await.map_err(late)?
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {

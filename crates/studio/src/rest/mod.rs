@@ -43,19 +43,33 @@ use limits::Gate;
 /// Between the wish to stop and the end of what is still being answered.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
+/// Half of what proxies usually bear in silence.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
 /// How the studio shows itself.
 #[derive(Debug, Clone)]
 pub struct Face {
     /// Whose pages may be shown inside of ours, as `Content-Security-Policy` writes sources: the origins of previews.
     pub preview_sources: Vec<String>,
     pub limits: Limits,
+    /// How often a stream of events that has nothing to tell shows that it lives.
+    pub heartbeat: Duration,
 }
 
 impl Default for Face {
     /// Previews of this machine, and of E2B's cloud.
     fn default() -> Self {
         let preview_sources = vec!["http://*.localhost:*".to_owned(), "https://*.e2b.app".to_owned()];
-        Self { preview_sources, limits: Limits::default() }
+        Self { preview_sources, limits: Limits::default(), heartbeat: HEARTBEAT }
+    }
+}
+
+impl Face {
+    /// Shows previews below this domain, too: `sandbox.example`, with or without a port.
+    #[must_use]
+    pub fn domain(mut self, domain: &str) -> Self {
+        self.preview_sources.extend(["http", "https"].map(|scheme| format!("{scheme}://*.{domain}")));
+        self
     }
 }
 
@@ -66,6 +80,7 @@ struct App {
     document: Bytes,
     /// The `Content-Security-Policy` of pages.
     page_policy: HeaderValue,
+    heartbeat: Duration,
     /// Ends what would go on for ever.
     stop: CancellationToken,
 }
@@ -83,6 +98,7 @@ pub fn router(studio: Studio, face: &Face, stop: CancellationToken) -> Router {
         gate: Gate::new(face.limits),
         document,
         page_policy: headers::page_policy(&face.preview_sources),
+        heartbeat: face.heartbeat,
         stop,
     });
     let identified = known.route_layer(axum::middleware::from_fn_with_state(Arc::clone(&app), auth::identify));

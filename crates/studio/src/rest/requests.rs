@@ -23,7 +23,7 @@ pub(super) struct NewGeneration {
     /// The project it is a build of; or `name`.
     project_id: Option<ProjectId>,
     /// The name of the project, which is made if there is none; or `project_id`.
-    name: Option<Text<200>>,
+    name: Option<Text<100>>,
     goal: Text<20_000>,
     /// Worked off one after the other, each committed and saved by itself.
     #[schemars(length(max = MOST_PHASES))]

@@ -1,0 +1,265 @@
+//! The studio behind its real listener, on either database. Nothing is built here: what builds is proven elsewhere, and what
+//! is ready is written into the records.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::model::ChoiceError;
+use agent::model::scripted::Scripted;
+use async_trait::async_trait;
+use http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
+use sandbar_studio::records::{Change, Held};
+use sandbar_studio::rest::{self, Face};
+use sandbar_studio::token::{Digest, new_token};
+use sandbar_studio::{Chosen, JobId, NoPicture, Picture, Premises, Settings, Status, Studio};
+use sdk::Secret;
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tools::ToolDispatcher;
+use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
+use workspace::events::{Nobody, Observer};
+use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
+use workspace::{Workspace, Workspaces};
+
+/// For whatever must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const SCRIPT: &str = r#"{"turns": [{"text": "Done."}]}"#;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Database {
+    Sqlite,
+    Postgres,
+}
+
+/// There is no server to make sandboxes.
+struct NoServer;
+
+#[async_trait]
+impl LocalServer for NoServer {
+    async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
+        Err(NoLocalServer("there is none in this test".into()))
+    }
+}
+
+/// Where nothing is built.
+struct Idle {
+    workspaces: Workspaces,
+}
+
+#[async_trait]
+impl Premises for Idle {
+    fn workspaces(&self) -> &Workspaces {
+        &self.workspaces
+    }
+
+    fn observe(&self, _: Arc<dyn Observer>) {}
+
+    fn tools(&self, _: &Workspace, _: u16) -> Arc<dyn ToolDispatcher> {
+        panic!("nothing is built here")
+    }
+
+    fn model(&self, wanted: Option<&str>) -> Result<Chosen, ChoiceError> {
+        let name = wanted.unwrap_or("scripted:here");
+        if name != "scripted:here" {
+            return Err(ChoiceError::Unknown(name.to_owned()));
+        }
+        Ok(Chosen { name: name.to_owned(), model: Arc::new(Scripted::new(name, SCRIPT)?) })
+    }
+
+    fn models(&self) -> Vec<String> {
+        vec!["scripted:here".to_owned()]
+    }
+
+    async fn photograph(&self, _: &Workspace, _: u16) -> Result<Vec<Picture>, NoPicture> {
+        Err(NoPicture("nothing is built here".to_owned()))
+    }
+}
+
+pub(crate) struct Lab {
+    pub(crate) studio: Studio,
+    pub(crate) address: SocketAddr,
+    stop: CancellationToken,
+    client: reqwest::Client,
+    _directory: TempDir,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// Runs a test on both databases.
+pub(crate) async fn on_both(face: Face, test: impl AsyncFn(Lab)) {
+    for database in [Database::Sqlite, Database::Postgres] {
+        eprintln!("on {database:?}");
+        test(Lab::open(database, face.clone()).await).await;
+    }
+}
+
+/// Somebody, and what shows it.
+#[derive(Clone)]
+pub(crate) struct Person {
+    pub(crate) token: String,
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {} {:?}", self.status, self.text))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+
+    /// Fails unless it is that status, with an error's body where it is one.
+    #[track_caller]
+    pub(crate) fn is(self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", self.text);
+        if self.text.is_empty() {
+            return Value::Null;
+        }
+        let body = self.json();
+        if status >= 400 {
+            assert_eq!(body["code"], status, "{body}");
+            assert!(body["message"].as_str().is_some_and(|text| !text.is_empty()), "{body}");
+        }
+        body
+    }
+}
+
+impl Lab {
+    pub(crate) async fn open(database: Database, face: Face) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let url = match database {
+            Database::Sqlite => format!("sqlite://{}?mode=rwc", directory.path().join("records.db").display()),
+            Database::Postgres => testing::postgres::database(),
+        };
+        let provider = ProviderConfig::new("nowhere".parse().expect("a name"), ProviderKind::Local);
+        let config = WorkspaceConfig { providers: vec![provider], ..WorkspaceConfig::default() };
+        let config = config.resolve(directory.path(), &|_| None).expect("a configuration");
+        let local: Arc<dyn LocalServer> = Arc::new(NoServer);
+        let opened = Workspaces::from_config(&config, &|_| None, &local, Arc::new(Nobody), Default::default()).await;
+        let premises = Arc::new(Idle { workspaces: opened.expect("workspaces") });
+        let studio = Studio::open(&Secret::from(url), premises, Settings::default()).await.expect("a studio");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let stop = CancellationToken::new();
+        let router = rest::router(studio.clone(), &face, stop.clone());
+        tokio::spawn(rest::serve(listener, router, stop.clone()));
+        let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+        Self { studio, address, stop, client: client.build().expect("a client"), _directory: directory }
+    }
+
+    /// As when the server is told to end.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    pub(crate) async fn person(&self, name: &str, credits: i64) -> Person {
+        let token = new_token();
+        let digest = Digest::of(token.expose()).expect("a token");
+        self.studio.records().add_user(name, &digest, credits).await.expect("a new user");
+        Person { token: token.expose().to_owned() }
+    }
+
+    /// Sends a request as it is.
+    pub(crate) async fn open_raw(&self, line: &str, headers: &[(&str, &str)], body: String) -> reqwest::Response {
+        let (method, path) = line.split_once(' ').expect("METHOD PATH");
+        let method = method.parse().expect("a method");
+        let mut request = self.client.request(method, format!("http://{}{path}", self.address)).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        tokio::time::timeout(PATIENCE, request.send()).await.expect("in time").expect("an answer")
+    }
+
+    pub(crate) async fn raw(&self, line: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let response = self.open_raw(line, headers, body.to_owned()).await;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let text = tokio::time::timeout(PATIENCE, response.bytes()).await.expect("in time").expect("a whole body");
+        Answer { status, headers, text: String::from_utf8_lossy(&text).into_owned() }
+    }
+
+    /// Somebody calls, with a JSON body if there is one.
+    pub(crate) async fn call(&self, who: &Person, line: &str, body: Option<Value>) -> Answer {
+        let bearer = format!("Bearer {}", who.token);
+        let authorized = ("authorization", bearer.as_str());
+        match body {
+            Some(body) => self.raw(line, &[authorized, ("content-type", "application/json")], &body.to_string()).await,
+            None => self.raw(line, &[authorized], "").await,
+        }
+    }
+
+    pub(crate) async fn get(&self, who: &Person, path: &str) -> Answer {
+        self.call(who, &format!("GET {path}"), None).await
+    }
+
+    pub(crate) async fn post(&self, who: &Person, path: &str, body: Value) -> Answer {
+        self.call(who, &format!("POST {path}"), Some(body)).await
+    }
+
+    /// A build that waits: nobody builds here.
+    pub(crate) async fn start(&self, who: &Person, name: &str) -> JobId {
+        let asked = json!({"name": name, "goal": "Make a page."});
+        let started = self.post(who, "/api/generation", asked).await.is(202);
+        started["job_id"].as_str().expect("an id").parse().expect("the id of a job")
+    }
+
+    /// Writes down that a build is ready, with a sandbox of that id if there is one.
+    pub(crate) async fn make_ready(&self, job: &JobId, sandbox: Option<&str>) {
+        let steps = [(Status::Queued, Status::Provisioning), (Status::Provisioning, Status::Building)];
+        for step in steps.into_iter().chain([(Status::Building, Status::Ready)]) {
+            let change = Change {
+                status: Some(step),
+                sandbox_id: Some(sandbox.map(str::to_owned)),
+                settled: Some(true),
+                ..Change::default()
+            };
+            let changed = self.studio.records().change(job, Held::Anybody, change, Vec::new()).await;
+            changed.expect("the records work").expect("the job is there");
+        }
+    }
+
+    /// How many events a job has.
+    pub(crate) async fn events(&self, job: &JobId) -> u64 {
+        self.studio.records().job(job).await.expect("the records work").expect("the job is there").events
+    }
+
+    /// Writes an event as another process does: nobody here is told.
+    pub(crate) async fn write(&self, job: &JobId, event: Map<String, Value>) {
+        let told = vec![(Timestamp::now(), event)];
+        let written = self.studio.records().change(job, Held::Anybody, Change::default(), told).await;
+        written.expect("the records work").expect("the job is there");
+    }
+
+    /// The calls of the document, each with the path's names in braces.
+    pub(crate) async fn operations(&self) -> Vec<(String, String, Value)> {
+        let document = self.raw("GET /api/openapi.json", &[], "").await.is(200);
+        let mut operations = Vec::new();
+        for (path, methods) in document["paths"].as_object().expect("paths") {
+            for (method, operation) in methods.as_object().expect("methods") {
+                operations.push((method.to_ascii_uppercase(), path.clone(), operation.clone()));
+            }
+        }
+        assert!(operations.len() > 20, "{operations:?}");
+        operations
+    }
+}
+
+/// Puts values into a path's names.
+pub(crate) fn fill(path: &str, values: &HashMap<&str, String>) -> String {
+    values.iter().fold(path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
+}

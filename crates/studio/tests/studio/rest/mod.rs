@@ -1,0 +1,8 @@
+//! The calls over real HTTP, on SQLite and on a real Postgres.
+
+mod access;
+mod builds;
+mod document;
+mod lab;
+mod pages;
+mod streams;

@@ -1,0 +1,158 @@
+//! The timeline over server-sent events, and the way to a terminal.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use sandbar_studio::rest::Face;
+use serde_json::Value;
+
+use super::lab::{Database, Lab, PATIENCE, Person, on_both};
+
+/// An open stream of events.
+struct Watch {
+    stream: futures::stream::BoxStream<'static, reqwest::Result<bytes::Bytes>>,
+    rest: String,
+}
+
+impl Watch {
+    async fn open(lab: &Lab, who: &Person, path: &str, last: Option<&str>) -> Self {
+        let bearer = format!("Bearer {}", who.token);
+        let mut headers = vec![("authorization", bearer.as_str())];
+        headers.extend(last.map(|last| ("last-event-id", last)));
+        let response = lab.open_raw(&format!("GET {path}"), &headers, String::new()).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self { stream: response.bytes_stream().boxed(), rest: String::new() }
+    }
+
+    /// The next block of lines, or none when the stream has ended.
+    async fn block(&mut self) -> Option<String> {
+        loop {
+            if let Some((block, rest)) = self.rest.split_once("\n\n") {
+                let block = block.to_owned();
+                self.rest = rest.to_owned();
+                return Some(block);
+            }
+            let piece = tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("something in time")?;
+            self.rest.push_str(std::str::from_utf8(&piece.expect("a whole stream")).expect("text"));
+        }
+    }
+
+    /// The next event, with its id.
+    async fn event(&mut self) -> (Option<u64>, Value) {
+        loop {
+            let block = self.block().await.expect("an event");
+            let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let Some(data) = field("data:") else { continue };
+            assert!(field("event:").is_none(), "{block}");
+            return (field("id:").map(|id| id.parse().expect("a number")), serde_json::from_str(data).expect("JSON"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_misses_nothing_and_sees_nothing_twice() {
+    on_both(Face::default(), async |lab| {
+        let ada = lab.person("ada", 5).await;
+        let job = lab.start(&ada, "page").await;
+        let path = format!("/api/jobs/{job}/events");
+        let mut watch = Watch::open(&lab, &ada, &path, None).await;
+        let (id, first) = watch.event().await;
+        assert_eq!((id, &first["seq"]), (Some(1), &1.into()), "{first}");
+        assert!(first["type"].is_string() && first["ts"].is_string(), "{first}");
+        // What happens while somebody watches.
+        lab.call(&ada, &format!("POST /api/jobs/{job}/cancel"), None).await.is(200);
+        let mut seen = vec![first];
+        while seen.last().expect("one").get("status").is_none_or(|status| status != "cancelled") {
+            let (id, event) = watch.event().await;
+            assert_eq!(id, Some(seen.len() as u64 + 1), "{event}");
+            assert_eq!(event["seq"], seen.len() as u64 + 1);
+            seen.push(event);
+        }
+        // The same from the records, from any place.
+        for after in 0..seen.len() {
+            let last = after.to_string();
+            let by_query = format!("{path}?after={after}");
+            // The header counts more than the query: a browser that connects again keeps its address.
+            let old = format!("{path}?after=0");
+            for (path, last) in [(&path, Some(last.as_str())), (&by_query, None), (&old, Some(last.as_str()))] {
+                let mut again = Watch::open(&lab, &ada, path, last).await;
+                for expected in &seen[after..] {
+                    assert_eq!(&again.event().await.1, expected, "after {after}");
+                }
+            }
+        }
+        let bearer = format!("Bearer {}", ada.token);
+        let authorized = ("authorization", bearer.as_str());
+        lab.raw(&format!("GET {path}"), &[authorized, ("last-event-id", "x")], "").await.is(400);
+        lab.raw(&format!("GET {path}?after=-1"), &[authorized], "").await.is(400);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_on_by_itself_takes_nothing_from_the_others() {
+    on_both(Face::default(), async |lab| {
+        let ada = lab.person("ada", 5).await;
+        let job = lab.start(&ada, "page").await;
+        let path = format!("/api/jobs/{job}/events");
+        let mut early = Watch::open(&lab, &ada, &path, None).await;
+        let mut seen = early.event().await.0;
+        while seen < Some(lab.events(&job).await) {
+            seen = early.event().await.0;
+        }
+        // Written by another process: here nobody is told.
+        let told =
+            serde_json::from_value(serde_json::json!({"type": "notice", "text": "from afar"})).expect("an object");
+        lab.write(&job, told).await;
+        let mut late = Watch::open(&lab, &ada, &path, seen.map(|seq| seq.to_string()).as_deref()).await;
+        assert_eq!(late.event().await.1["text"], "from afar");
+        assert_eq!(early.event().await.1["text"], "from afar");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_stream_shows_that_it_lives_and_ends_with_the_server() {
+    let face = Face { heartbeat: Duration::from_millis(50), ..Face::default() };
+    let lab = Lab::open(Database::Sqlite, face).await;
+    let ada = lab.person("ada", 5).await;
+    let job = lab.start(&ada, "page").await;
+    let mut watch = Watch::open(&lab, &ada, &format!("/api/jobs/{job}/events"), Some("1000")).await;
+    for _ in 0..3 {
+        assert_eq!(watch.block().await.expect("a sign of life"), ": heartbeat");
+    }
+    lab.stop();
+    while let Some(block) = watch.block().await {
+        assert_eq!(block, ": heartbeat");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_is_a_websocket_of_our_own_pages() {
+    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+    let ada = lab.person("ada", 5).await;
+    let job = lab.start(&ada, "page").await;
+    let line = format!("GET /api/jobs/{job}/terminal");
+    let plain = lab.get(&ada, &format!("/api/jobs/{job}/terminal")).await;
+    assert_eq!(plain.header("upgrade"), "websocket");
+    plain.is(426);
+    lab.get(&ada, &format!("/api/jobs/{job}/terminal?cols=0")).await.is(400);
+    let upgrade = [
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    let (bearer, cookie) = (format!("Bearer {}", ada.token), format!("sandbar_session={}", ada.token));
+    let own = format!("http://{}", lab.address);
+    // There is no sandbox yet.
+    for proof in [vec![("authorization", bearer.as_str())], vec![("cookie", cookie.as_str()), ("origin", own.as_str())]]
+    {
+        lab.raw(&line, &[&upgrade[..], &proof[..]].concat(), "").await.is(404);
+    }
+    for origin in [None, Some(("origin", "http://evil.test")), Some(("origin", "null"))] {
+        let headers: Vec<_> = upgrade.into_iter().chain([("cookie", cookie.as_str())]).chain(origin).collect();
+        assert_eq!(lab.raw(&line, &headers, "").await.is(403)["error_type"], "csrf", "{origin:?}");
+    }
+}
