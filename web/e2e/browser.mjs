@@ -26,10 +26,17 @@ export async function launch(pictures) {
 class View {
   /** What the page complained about by itself: scripts that failed, policies that were broken. */
   complaints = [];
+  /** Requests without an answer yet. */
+  #asked = new Set();
   #number = 0;
 
   constructor(browser, page, pictures) {
     Object.assign(this, { browser, page, pictures });
+    page.on("request", (request) => this.#asked.add(request));
+    page.on("requestfinished", (request) => this.#asked.delete(request));
+    page.on("requestfailed", (request) => this.#asked.delete(request));
+    // What a page that is gone has asked for is answered to nobody.
+    page.on("framenavigated", (frame) => frame === page.mainFrame() && this.#asked.clear());
     page.on("pageerror", (error) => this.complaints.push(String(error)));
     page.on("console", (message) => {
       // A refused or broken request is what some of the tests are about.
@@ -98,23 +105,28 @@ class View {
     await frame.waitForFunction((words) => document.body?.textContent.includes(words), { timeout: PATIENCE_MS }, text);
   }
 
-  /** Requests to paths that match wait until `release` is called, so that what is shown meanwhile can be looked at. */
+  /**
+   * While `work` is done, requests that match wait; they go on afterwards. What was asked before is answered before `work` begins:
+   * nothing that is held here reaches the page late.
+   */
   async hold(pattern, work) {
     const client = await this.page.createCDPSession();
-    const waiting = [];
+    const held = new Set();
+    client.on("Fetch.requestPaused", ({ networkId }) => held.add(networkId));
     await client.send("Fetch.enable", { patterns: [{ urlPattern: pattern }] });
-    client.on("Fetch.requestPaused", ({ requestId }) => waiting.push(requestId));
+    const matches = new RegExp(`^${pattern.split("*").map((part) => part.replace(/[.?+^$|()[\]{}\\]/g, "\\$&")).join(".*")}$`);
     try {
+      const asked = () => [...this.#asked].filter((request) => matches.test(request.url()) && !held.has(request.id));
+      const deadline = Date.now() + PATIENCE_MS;
+      while (asked().length) {
+        assert.ok(Date.now() < deadline, `never answered: ${pattern}`);
+        await new Promise((resolve) => setTimeout(resolve, 20));
+      }
       await work();
     } finally {
       await client.send("Fetch.disable");
       await client.detach();
     }
-  }
-
-  /** The page behaves as in a tab that nobody looks at: it asks nothing by itself. */
-  async unwatched() {
-    await this.page.evaluate(() => Object.defineProperty(document, "visibilityState", { configurable: true, get: () => "hidden" }));
   }
 
   async picture(name) {

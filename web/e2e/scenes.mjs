@@ -100,15 +100,25 @@ async function serverIsKilled(visit) {
   assert.deepEqual(after.filter(ended), before.filter(ended), "rows were lost");
 }
 
+/** Pastes a line into the terminal, and waits until `answer` stands there. Answers are sums, so that the line itself is none. */
+async function inTerminal(view, line, answer) {
+  await view.see(".terminal .xterm-rows", "$");
+  await view.page.focus(".terminal textarea");
+  await view.page.evaluate((text) => {
+    const clipboardData = new DataTransfer();
+    clipboardData.setData("text/plain", text);
+    document.activeElement.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+  }, `${line}; echo ${answer}-$((40 + 2))`);
+  await view.page.keyboard.press("Enter");
+  await view.see(".terminal .xterm-rows", `${answer}-42`);
+}
+
 async function terminalWorks({ view }) {
   await view.tab("terminal");
   await view.press("Open terminal");
-  await view.see(".terminal .xterm");
-  await view.see(".terminal", "$");
-  await view.page.keyboard.type("echo typed-$((40 + 2))\n");
-  await view.see(".terminal", "typed-42");
+  await inTerminal(view, "pwd", "typed");
   await view.picture("terminal");
-  await view.page.keyboard.type("touch /home/user/go\n");
+  await inTerminal(view, "touch /home/user/go", "touched");
   await view.tab("preview");
 }
 
@@ -193,9 +203,7 @@ async function differenceToSnapshot({ view }) {
   // Changed in the running sandbox: what is there now differs from what the snapshot has.
   await view.tab("terminal");
   await view.press("Open terminal");
-  await view.see(".terminal", "$");
-  await view.page.keyboard.type("sed -i 's/4rem/5rem/' /home/user/project/style.css; echo changed-$((1 + 1))\n");
-  await view.see(".terminal", "changed-2");
+  await inTerminal(view, "sed -i 's/4rem/5rem/' /home/user/project/style.css", "changed");
   await view.tab("files");
   const entry = await view.see(".entry", "style.css");
   await entry.asElement().click();
@@ -221,14 +229,12 @@ async function picturesAndUsage({ view }) {
 async function framesAreForbidden({ view }) {
   const port = /^http:\/\/(\d+)-/.exec(await view.page.$eval("iframe", (frame) => frame.src))[1];
   await view.tab("terminal");
-  await view.see(".terminal", "$");
-  const server = "class H(http.server.SimpleHTTPRequestHandler):\n def end_headers(s): s.send_header('X-Frame-Options', 'DENY'); super().end_headers()";
-  const program = `import http.server\n${server}\nhttp.server.ThreadingHTTPServer.allow_reuse_address = True\nhttp.server.ThreadingHTTPServer(('', ${port}), H).serve_forever()`;
+  const handler = "class H(http.server.SimpleHTTPRequestHandler):\n def end_headers(s): s.send_header('X-Frame-Options', 'DENY'); super().end_headers()";
+  const program = `import http.server\n${handler}\nhttp.server.ThreadingHTTPServer(('', ${port}), H).serve_forever()`;
   const coded = Buffer.from(program).toString("base64");
-  await view.page.click(".terminal .xterm");
-  await view.page.keyboard.type(`pkill -f http.server; cd ~/project; echo ${coded} | base64 -d > /tmp/s.py; (setsid python3 /tmp/s.py >/dev/null 2>&1 &)\n`);
-  await view.page.keyboard.type(`until curl -sI localhost:${port} | grep -q DENY; do sleep 0.1; done; echo forbidden-$((1 + 1))\n`);
-  await view.see(".terminal", "forbidden-2");
+  await inTerminal(view, `cd ~/project; echo ${coded} | base64 -d > /tmp/strict.py`, "written");
+  await inTerminal(view, `pkill -f http.server; (setsid python3 /tmp/strict.py >/dev/null 2>&1 &)`, "started");
+  await inTerminal(view, `until curl -sI localhost:${port} | grep -q DENY; do sleep 0.1; done`, "forbidden");
   await view.tab("preview");
   await view.press("Reload the preview");
   await view.preview("blocked");
@@ -246,11 +252,12 @@ async function expiresBehindItsBack(visit) {
   const { sandbox_id: sandbox } = await server.api(`/api/jobs/${visit.job}`);
   await view.reload();
   await view.preview("paused");
-  // Nobody looks, so that the page learns of it by the resume and not by a look of its own.
-  await view.unwatched();
-  await server.endSandbox(sandbox);
-  await view.press("Resume preview");
-  await view.preview("resume_failed");
+  // The page's own looks wait, so that it learns of the end by the resume.
+  await view.hold("*/preview", async () => {
+    await server.endSandbox(sandbox);
+    await view.press("Resume preview");
+    await view.preview("resume_failed");
+  });
   assert.equal(await view.text(".preview-card"), "Resume failedThe sandbox has expired and can't be recovered.Rebuild");
   await view.everyLook("preview-resume-failed-expired");
   await view.reload();
@@ -306,11 +313,12 @@ async function buildSleeps(visit) {
 }
 
 async function sandboxIsOutOfReach({ view, server }) {
-  await view.unwatched();
-  server.wire.cut();
-  await view.press("Resume preview");
-  await view.preview("resuming");
-  await view.preview("resume_failed");
+  await view.hold("*/preview", async () => {
+    server.wire.cut();
+    await view.press("Resume preview");
+    await view.preview("resuming");
+    await view.preview("resume_failed");
+  });
   assert.equal(await view.text(".preview-card"), "Resume failedThe sandbox couldn't be reached. It may be corrupted.Rebuild");
   await view.everyLook("preview-resume-failed-unreachable");
   await view.reload();
