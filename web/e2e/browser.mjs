@@ -6,6 +6,8 @@ import axe from "axe-core";
 import puppeteer from "puppeteer-core";
 
 const PATIENCE_MS = 60_000;
+/** Colours change at once, so that a picture shows none on its way. */
+const STILL = { name: "prefers-reduced-motion", value: "reduce" };
 const WIDE = { width: 1360, height: 860 };
 const PHONE = { width: 390, height: 844, isMobile: true, hasTouch: true };
 
@@ -20,6 +22,7 @@ export async function launch(pictures) {
   });
   const page = await browser.newPage();
   page.setDefaultTimeout(PATIENCE_MS);
+  await page.emulateMediaFeatures([STILL]);
   return new View(browser, page, pictures);
 }
 
@@ -137,11 +140,11 @@ class View {
   /** The page in the light and in the dark, and whether everybody can use it. */
   async everyLook(name) {
     for (const [scheme, suffix] of [["light", ""], ["dark", "-dark"]]) {
-      await this.page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+      await this.page.emulateMediaFeatures([STILL, { name: "prefers-color-scheme", value: scheme }]);
       await this.picture(name + suffix);
       await this.#accessible(name + suffix);
     }
-    await this.page.emulateMediaFeatures([]);
+    await this.page.emulateMediaFeatures([STILL]);
   }
 
   /** The app in the preview is not ours: only the page around it is looked at. */
