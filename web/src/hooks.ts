@@ -60,27 +60,37 @@ export function usePoll(action: () => Promise<void>, everyMs: number | null): vo
 
 export type Loaded<T> = { state: "loading" } | { state: "loaded"; value: T } | { state: "failed"; message: string };
 
-/** Loads a value; what was loaded stays on the page while it is loaded anew, unless the `key` is another. */
-export function useLoaded<T>(key: string, load: () => Promise<T>): [Loaded<T>, () => Promise<void>] {
+/**
+ * Loads a value, and again when `version` is another: what was loaded stays on the page meanwhile. Another `key` is another value,
+ * and nothing of the one before is shown.
+ */
+export function useLoaded<T>(key: string, load: () => Promise<T>, version = 0): [Loaded<T>, () => Promise<void>] {
   const [loaded, setLoaded] = useState<Loaded<T> & { key: string }>({ state: "loading", key });
   const latest = useRef({ key, load });
   latest.current = { key, load };
+  // Answers may overtake each other: one to an older question than the last that was answered is out of date.
+  const asked = useRef(0);
+  const answered = useRef(0);
   const again = useCallback(async () => {
-    const asked = latest.current;
+    const number = ++asked.current;
+    const { key, load } = latest.current;
+    const outdated = () => {
+      if (number < answered.current || latest.current.key !== key) return true;
+      answered.current = number;
+      return false;
+    };
     try {
-      const value = await asked.load();
-      if (latest.current.key === asked.key) setLoaded({ state: "loaded", value, key: asked.key });
+      const value = await load();
+      if (!outdated()) setLoaded({ state: "loaded", value, key });
     } catch (error) {
-      if (latest.current.key !== asked.key) return;
-      setLoaded((before) =>
-        before.state === "loaded" && before.key === asked.key ? before : { state: "failed", message: explain(error), key: asked.key },
-      );
+      if (outdated()) return;
+      setLoaded((before) => (before.state === "loaded" && before.key === key ? before : { state: "failed", message: explain(error), key }));
     }
   }, []);
   useEffect(() => {
     setLoaded((before) => (before.key === key ? before : { state: "loading", key }));
     void again();
-  }, [key, again]);
+  }, [key, version, again]);
   return [loaded.key === key ? loaded : { state: "loading" }, again];
 }
 

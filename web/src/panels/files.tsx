@@ -21,7 +21,7 @@ interface Props {
 }
 
 export function FilesPanel({ job, version, onRestore }: Props) {
-  const [snapshots] = useLoaded(`${job}/${version}`, () => api.snapshots(job));
+  const [snapshots] = useLoaded(job, () => api.snapshots(job), version);
   const [shown, setShown] = useState(NOW);
   const [against, setAgainst] = useState(NOTHING);
   const [path, setPath] = useState<string | null>(null);
@@ -83,7 +83,7 @@ interface FolderProps {
 
 function Folder(props: FolderProps) {
   const { job, path, snapshot, version } = props;
-  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}/${version}`, () => api.files(job, path, snapshot));
+  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}`, () => api.files(job, path, snapshot), version);
   if (loaded.state === "loading") return <p class="soft small pad">Loading…</p>;
   if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
   const entries = [...loaded.value.entries].sort(
@@ -122,7 +122,7 @@ interface ContentProps {
 }
 
 function Content({ job, path, snapshot, version }: ContentProps) {
-  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}/${version}`, () => api.file(job, path, snapshot));
+  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}`, () => api.file(job, path, snapshot), version);
   if (loaded.state === "loading") return <Waiting what="Reading…" />;
   if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
   const { value } = loaded;
@@ -140,10 +140,14 @@ function Content({ job, path, snapshot, version }: ContentProps) {
 }
 
 function Comparison({ job, path, before, after, version }: { job: string; path: string; before: string | null; after: string | null; version: number }) {
-  const [loaded, again] = useLoaded(`${job}/${path}@${before}..${after}/${version}`, async () => {
-    const [old, fresh] = await Promise.all([textOrNothing(job, path, before), textOrNothing(job, path, after)]);
-    return { old, fresh };
-  });
+  const [loaded, again] = useLoaded(
+    `${job}/${path}@${before}..${after}`,
+    async () => {
+      const [old, fresh] = await Promise.all([textOrNothing(job, path, before), textOrNothing(job, path, after)]);
+      return { old, fresh };
+    },
+    version,
+  );
   if (loaded.state === "loading") return <Waiting what="Comparing…" />;
   if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
   const { old, fresh } = loaded.value;

@@ -8,7 +8,7 @@ import { Problem, Waiting } from "../parts/spinner";
 import { moments } from "./moments";
 
 export function ScreenshotsPanel({ job, version }: { job: string; version: number }) {
-  const [loaded, again] = useLoaded(`${job}/${version}`, () => api.screenshots(job));
+  const [loaded, again] = useLoaded(job, () => api.screenshots(job), version);
   const [chosen, setChosen] = useState(0);
   if (loaded.state === "loading") return <Waiting what="Loading screenshots…" />;
   if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;

@@ -6,7 +6,7 @@ import { Problem, Waiting } from "../parts/spinner";
 import type { Timeline } from "../timeline/fold";
 
 export function UsagePanel({ job, version, context }: { job: string; version: number; context: Timeline["context"] }) {
-  const [loaded, again] = useLoaded(`${job}/${version}`, () => api.usage(job));
+  const [loaded, again] = useLoaded(job, () => api.usage(job), version);
   if (loaded.state === "loading") return <Waiting what="Loading usage…" />;
   if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
   const { lines, total_usd } = loaded.value;

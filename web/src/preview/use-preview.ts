@@ -41,13 +41,28 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
   const known = useRef(status);
   known.current = status;
 
-  const check = useCallback(async () => {
-    try {
-      const answer = await api.preview(job);
-      dispatch({ type: "checked", check: answer, status: known.current ?? "building" });
-    } catch (error) {
-      dispatch({ type: "check_failed", message: explain(error) });
+  // One look at a time, so that none overtakes another; whoever asks during one gets a look that began after they asked.
+  const looking = useRef<{ done: Promise<void>; again: boolean } | null>(null);
+  const check = useCallback(() => {
+    if (looking.current) {
+      looking.current.again = true;
+      return looking.current.done;
     }
+    const look = { done: Promise.resolve(), again: false };
+    looking.current = look;
+    look.done = (async () => {
+      do {
+        look.again = false;
+        try {
+          const answer = await api.preview(job);
+          dispatch({ type: "checked", check: answer, status: known.current ?? "building" });
+        } catch (error) {
+          dispatch({ type: "check_failed", message: explain(error) });
+        }
+      } while (look.again);
+      looking.current = null;
+    })();
+    return look.done;
   }, [job]);
 
   const recheck = useCallback(() => {

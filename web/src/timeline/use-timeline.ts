@@ -9,9 +9,9 @@ import { EMPTY, fold, type Timeline } from "./fold";
 
 export type Connection = "connecting" | "live" | "reconnecting" | "gone";
 
-/** After these the job's own record, or its preview, may be another. */
+/** After these the job's own record, its files or its preview may be another. */
 const TELLING: readonly TimelineEvent["type"][] = [
-  "job_status", "paused", "resumed", "rotated", "moved", "screenshots", "run_finished", "background_exited",
+  "job_status", "paused", "resumed", "rotated", "moved", "screenshots", "run_finished", "background_exited", "tool_call_finished",
 ];
 
 interface Live {
