@@ -3,6 +3,7 @@
 use super::approve::Terminal;
 use super::view::View;
 use super::{keys, open_records};
+use crate::mcp::Beside;
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::workspace::house::{Due, House};
 use agent::approval::{Approver, Nobody};
@@ -11,6 +12,7 @@ use agent::{Books, Feed, OnWorkspace, Parts, Plan, Report, Run, RunError, RunId,
 use anyhow::Context as _;
 use sdk::Secret;
 use std::io::{IsTerminal as _, stdin};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -31,11 +33,14 @@ pub(super) struct Drive {
     pub(super) model: Choice,
     pub(super) preview_port: u16,
     pub(super) json: bool,
+    /// Where MCP clients may join.
+    pub(super) mcp: Option<SocketAddr>,
 }
 
 impl Drive {
     pub(super) async fn run(self, id: RunId, begin: Begin) -> anyhow::Result<ExitCode> {
-        let Self { house, url, workspace, model, preview_port, json } = self;
+        let Self { house, url, workspace, model, preview_port, json, mcp } = self;
+        let house = Arc::new(house);
         let mut stops = Stops::install()?;
         let model = model.model(&keys())?;
         let records: Arc<dyn RunRecords> = Arc::new(open_records(&url).await?);
@@ -60,12 +65,19 @@ impl Drive {
             project: workspace.project().to_string(),
             model: model.name().to_owned(),
         };
+        let beside = match mcp {
+            Some(address) => Some(Beside::begin(address, &house, &workspace, preview_port).await?),
+            None => None,
+        };
         let shown = tokio::spawn(show(feed.watch(), View::new(json), books, cancel.clone()));
         let driven = tokio::spawn(drive(parts, id, begin));
         let (report, stopped) = wait(driven, &mut stops, &cancel).await?;
         feed.close();
         shown.await.context("the view failed")??;
         let report = report?;
+        if let Some(beside) = beside {
+            beside.close().await;
+        }
         if !report.stop_reason.is_budget() {
             // At a limit the run has done so itself.
             save(&place, &mut stops).await;

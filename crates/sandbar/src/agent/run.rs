@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::json;
 use std::io::{IsTerminal as _, stdout};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 use workspace::setup::{PROJECT_DIRECTORY, Repo, Setup};
@@ -29,6 +30,7 @@ Examples:
   sandbar run --goal 'Add a dark mode' --workspace shop --phase 'Design it' --phase 'Build it' --phase 'Test it'
   sandbar run --goal 'Tidy up' --workspace shop --ask 'bash:git push' --deny 'bash:rm -rf'
   sandbar run --goal … --model openai:qwen3-coder@http://127.0.0.1:8000/v1
+  sandbar run --goal … --workspace shop --mcp 127.0.0.1:4982     others may work in it too, as MCP clients
   sandbar run --goal … --json-events | jq -r 'select(.type == \"run_finished\") | .stop_reason'
 
 Models: anthropic:NAME takes ANTHROPIC_API_KEY, and ANTHROPIC_BASE_URL without /v1; openai:NAME@URL any endpoint of that \
@@ -71,6 +73,9 @@ pub(crate) struct Start {
     /// Refuse such calls; may be repeated
     #[arg(long, value_name = "RULE", value_parser = rule(Decision::Deny))]
     deny: Vec<Rule>,
+    /// Let MCP clients work in the workspace meanwhile; prints the URL and the token
+    #[arg(long, value_name = "ADDR")]
+    mcp: Option<SocketAddr>,
     /// Print one JSON object an event, also on a terminal
     #[arg(long)]
     json_events: bool,
@@ -159,7 +164,7 @@ impl Start {
             policy: Policy { rules, otherwise: Decision::Allow },
             details: json!({ "preview_port": self.port }),
         };
-        let drive = Drive { house, url, workspace, model, preview_port: self.port, json };
+        let drive = Drive { house, url, workspace, model, preview_port: self.port, json, mcp: self.mcp };
         drive.run(id, Begin::New(Box::new(plan))).await
     }
 

@@ -15,6 +15,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, stdout};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 use workspace::WorkspaceName;
@@ -62,6 +63,9 @@ struct Resume {
     run: RunId,
     #[command(flatten)]
     limits: Limits,
+    /// Let MCP clients work in the workspace meanwhile; prints the URL and the token
+    #[arg(long, value_name = "ADDR")]
+    mcp: Option<SocketAddr>,
     /// Print one JSON object an event, also on a terminal
     #[arg(long)]
     json_events: bool,
@@ -192,7 +196,7 @@ async fn cancel(place: &Place, show: Show, id: &RunId) -> anyhow::Result<()> {
 
 impl Resume {
     async fn run(self, place: &Place, json: bool) -> anyhow::Result<ExitCode> {
-        let Self { run: id, limits, json_events } = self;
+        let Self { run: id, limits, mcp, json_events } = self;
         let json = json || json_events || !stdout().is_terminal();
         let url = records_url(place)?;
         let records = open_records(&url).await?;
@@ -211,7 +215,7 @@ impl Resume {
             plan.details["preview_port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(3000);
         let house = House::open(place, true).await?;
         let workspace = house.enter(&name).await?;
-        let drive = Drive { house, url, workspace, model, preview_port, json };
+        let drive = Drive { house, url, workspace, model, preview_port, json, mcp };
         drive.run(id, Begin::Again).await
     }
 }

@@ -1,10 +1,13 @@
 //! What a run looks like: JSON lines for programs, and for people a page that grows.
 
-use crate::sandbox::show::{Colour, Show, printable};
+use crate::sandbox::show::{Colour, Show, local_time, printable};
 use agent::{Event, Happened};
 use serde_json::Value;
 use std::io::{self, Write as _, stdout};
 use std::time::Duration;
+
+/// Of the output of a call that failed, when it is looked at later.
+const LAST_LINES: usize = 10;
 
 pub(super) struct View {
     show: Show,
@@ -32,6 +35,12 @@ impl View {
     pub(super) fn recorded(&mut self, happened: &Happened) -> io::Result<()> {
         match &happened.event {
             Event::Message { text } if !self.json => self.text(&format!("{text}\n")),
+            Event::ToolCallFinished { is_error: true, output, images, .. } if !self.json && images.is_empty() => {
+                // What was told while it ran is not recorded; of what failed the end says why.
+                let lines: Vec<&str> = output.lines().collect();
+                lines[lines.len().saturating_sub(LAST_LINES)..].iter().try_for_each(|line| self.output(line))?;
+                self.event(happened)
+            }
             _ => self.event(happened),
         }
     }
@@ -44,7 +53,10 @@ impl View {
                 self.line(&format!("{} · {}{workspace}", self.show.paint(Colour::Blue, run_id), printable(model)))?;
                 self.line(&format!("{again}{}", shown(goal)))
             }
-            Event::TurnStarted {} => self.line(&self.dim(&format!("── turn {}", happened.turn))),
+            Event::TurnStarted {} => {
+                let time = local_time(&happened.ts.to_string());
+                self.line(&self.dim(&format!("── turn {} · {time}", happened.turn)))
+            }
             Event::TextDelta { text } => self.text(text),
             Event::ThinkingDelta { text } => self.text(&self.dim(&keep_lines(text))),
             // Its pieces have been shown.
@@ -52,12 +64,16 @@ impl View {
             Event::ToolCallStarted { tool, args, .. } => {
                 self.line(&format!("{} {}", self.show.paint(Colour::Blue, &format!("▸ {tool}")), subject(args)))
             }
-            Event::ToolOutputDelta { chunk, .. } => self.line(&self.dim(&format!("  │ {}", shown(chunk.trim_end())))),
-            Event::ToolCallFinished { is_error, duration_ms, summary, truncated, .. } => {
+            Event::ToolOutputDelta { chunk, .. } => chunk.lines().try_for_each(|line| self.output(line)),
+            Event::ToolCallFinished { tool, is_error, duration_ms, summary, truncated, images, output, .. } => {
                 let mark =
                     if *is_error { self.show.paint(Colour::Red, "✗") } else { self.show.paint(Colour::Green, "✓") };
                 let cut = if *truncated { " (cut)" } else { "" };
-                self.line(&format!("  {mark} {} {}{cut}", self.dim(&took(*duration_ms)), shown(summary)))
+                let took = self.dim(&format!("{tool} {}", took(*duration_ms)));
+                self.line(&format!("  {mark} {took} {}{cut}", shown(summary)))?;
+                // Where the pictures are.
+                let mut more = output.lines().skip(1).filter(|_| !images.is_empty());
+                more.try_for_each(|line| self.output(line))
             }
             Event::Usage { usage, total_cost_usd, context_tokens, context_window, .. } => {
                 let cost = total_cost_usd.map_or_else(String::new, |cost| format!(" · ${cost:.4} so far"));
@@ -110,7 +126,8 @@ impl View {
                 let files = if files_changed.is_empty() {
                     String::new()
                 } else {
-                    format!(", {} files changed", files_changed.len())
+                    let files = if files_changed.len() == 1 { "file" } else { "files" };
+                    format!(", {} {files} changed", files_changed.len())
                 };
                 self.line(&format!(
                     "{} after {turns} turns{cost}{files}. {}",
@@ -119,6 +136,11 @@ impl View {
                 ))
             }
         }
+    }
+
+    /// A line that a tool has said.
+    fn output(&mut self, line: &str) -> io::Result<()> {
+        self.line(&self.dim(&format!("  │ {}", shown(line))))
     }
 
     fn dim(&self, text: &str) -> String {
@@ -156,7 +178,7 @@ fn keep_lines(text: &str) -> String {
 /// One line of at most so many characters.
 fn shown(text: &str) -> String {
     const WIDTH: usize = 160;
-    let line = text.lines().next().unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default().replace('\t', " ");
     let short: String = line.chars().take(WIDTH).collect();
     let more = if short.len() < text.trim_end().len() { " …" } else { "" };
     format!("{}{more}", printable(&short))
@@ -164,7 +186,7 @@ fn shown(text: &str) -> String {
 
 /// What a call is about.
 fn subject(args: &Value) -> String {
-    let named = ["command", "path", "pattern", "url_path"].iter().find_map(|field| args[*field].as_str());
+    let named = ["command", "pattern", "path", "url_path"].iter().find_map(|field| args[*field].as_str());
     named.map_or_else(String::new, shown)
 }
 

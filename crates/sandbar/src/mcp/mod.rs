@@ -2,8 +2,11 @@
 //!
 //! Over standard streams stdout belongs to the protocol; everything for people goes to stderr.
 
+mod beside;
 mod residence;
 mod stay;
+
+pub(crate) use beside::Beside;
 
 use crate::sandbox::endpoint::Endpoint;
 use crate::sandbox::interrupt::Stops;
@@ -103,6 +106,21 @@ async fn listen(
     token_file: Option<&Path>,
     stop: CancellationToken,
 ) -> anyhow::Result<Result<(), mcp::ServeError>> {
+    let Open { listener, access, said } = open(address, names, token_file).await?;
+    writeln!(stdout(), "{said}")?;
+    stdout().flush()?;
+    Ok(server.http(listener, access, stop).await)
+}
+
+/// A place where clients can connect.
+struct Open {
+    listener: TcpListener,
+    access: Access,
+    /// What they need to know, in two lines.
+    said: String,
+}
+
+async fn open(address: SocketAddr, names: &[String], token_file: Option<&Path>) -> anyhow::Result<Open> {
     let token = token(token_file)?;
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     let address = listener.local_addr().context("cannot tell the address")?;
@@ -112,9 +130,8 @@ async fn listen(
         );
     }
     let access = names.iter().fold(Access::new(token.clone(), address), |access, name| access.host(name));
-    writeln!(stdout(), "URL: http://{address}{}\nAuthorization: Bearer {}", Server::PATH, token.expose())?;
-    stdout().flush()?;
-    Ok(server.http(listener, access, stop).await)
+    let said = format!("URL: http://{address}{}\nAuthorization: Bearer {}", Server::PATH, token.expose());
+    Ok(Open { listener, access, said })
 }
 
 fn token(file: Option<&Path>) -> anyhow::Result<Token> {

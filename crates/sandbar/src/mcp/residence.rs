@@ -61,10 +61,19 @@ impl Workplaces for Residence {
     }
 }
 
-struct Room {
+/// What clients see of a workspace that this process has.
+pub(super) struct Room {
     house: Arc<House>,
     name: WorkspaceName,
     here: Here,
+}
+
+impl Room {
+    /// In a workspace that somebody else of this process works in too.
+    pub(super) fn shared(house: Arc<House>, workspace: Workspace, port: u16) -> Self {
+        let name = workspace.name().clone();
+        Self { house, name, here: Here { workspace, pause: false, port: Some(port) } }
+    }
 }
 
 #[async_trait]
