@@ -53,6 +53,8 @@ impl Attendant {
 
 async fn attend(config: Config, ourselves: LocalEndpoint, node: Arc<Node>, stop: CancellationToken) {
     let Some((house, local)) = stop.run_until_cancelled(open(&config, &ourselves)).await else { return };
+    // A sandbox that takes another's place shows what that one showed: nobody needs a picture of it every hour.
+    house.leave_pictures();
     let mut rounds = Rounds {
         workspaces: house.workspaces().clone(),
         node,

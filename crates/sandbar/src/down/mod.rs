@@ -12,12 +12,15 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use node::{Closing, Node, Seen};
 use rustix::process::{Pid, Signal, kill_process};
+use sdk::model::ListedSandbox;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a server that ends its sandboxes.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// For the kernel to clear up after a server that was killed.
+const FAREWELL: Duration = Duration::from_secs(3);
 /// For a workspace that somebody works in.
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -82,6 +85,21 @@ fn server_of(path: &Path) -> anyhow::Result<Option<ServerNote>> {
     }
 }
 
+/// The sandboxes that are workspaces' own, if the server tells.
+type Rows = anyhow::Result<Vec<ListedSandbox>>;
+
+/// The server of a directory and what it says. One that was killed has the directory for a moment longer.
+fn serving(path: &Path) -> anyhow::Result<Option<(ServerNote, Rows)>> {
+    let deadline = Instant::now() + FAREWELL;
+    loop {
+        let Some(server) = server_of(path)? else { return Ok(None) };
+        match runtime::block_on(save::sandboxes(&server)) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            rows => return Ok(Some((server, rows))),
+        }
+    }
+}
+
 impl Down {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
@@ -94,15 +112,15 @@ impl Down {
             return Ok(());
         }
         let place = Place { config: self.config.clone(), data: Some(config.data.clone()), wait: WAIT };
-        let mut server = server_of(&config.data)?;
-        if server.is_none() && !self.yes && runtime::block_on(save::start_server(&config, &place))? {
-            server = server_of(&config.data)?;
+        let mut serving = serving(&config.data)?;
+        if serving.is_none() && !self.yes && runtime::block_on(save::start_server(&config, &place))? {
+            serving = self::serving(&config.data)?;
         }
-        let careful = !self.yes && !server.as_ref().is_some_and(|server| server.ephemeral);
-        let mut kept = Kept::default();
-        if let Some(server) = &server {
-            kept = self.keep(&place, server, careful)?;
-        }
+        let careful = !self.yes && !serving.as_ref().is_some_and(|(server, _)| server.ephemeral);
+        let mut kept = match serving {
+            Some((server, rows)) => self.keep(&place, &server, rows, careful)?,
+            None => Kept::default(),
+        };
         let (directory, server) = take_from_server(&config.data)?;
         let by_server = directory.take_ended();
         // A server ended its own; what an earlier one left behind is ended here.
@@ -122,8 +140,7 @@ impl Down {
     }
 
     /// Saves the files of the workspaces that a server has, if that is wanted.
-    fn keep(&self, place: &Place, server: &ServerNote, careful: bool) -> anyhow::Result<Kept> {
-        let rows = runtime::block_on(save::sandboxes(server));
+    fn keep(&self, place: &Place, server: &ServerNote, rows: Rows, careful: bool) -> anyhow::Result<Kept> {
         let rows = match rows {
             Ok(rows) if careful => rows,
             Ok(rows) => {

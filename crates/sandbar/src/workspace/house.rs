@@ -1,7 +1,7 @@
 //! Joins the parts of workspaces to this program: configuration, records, objects, providers and this machine's server,
 //! pictures and what people are told.
 
-use super::photographs::{Photographer, Previews};
+use super::photographs::{self, Photographer, Previews, Wanted};
 use super::progress::Progress;
 use super::timeline::Timeline;
 use crate::config::{self, Config, Overrides};
@@ -10,6 +10,7 @@ use crate::sandbox::endpoint::{self, Endpoint};
 use crate::sandbox::values;
 use crate::screenshots::Pictures;
 use anyhow::anyhow;
+use browser::store::Occasion;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -111,6 +112,24 @@ impl House {
     /// What is being done, for people who watch.
     pub(crate) fn doing(&self, what: String) {
         self.progress.doing(what);
+    }
+
+    /// From here on nobody takes the pictures that become due.
+    pub(crate) fn leave_pictures(&self) {
+        self.timeline.leave_pictures();
+    }
+
+    /// Whether any became due since.
+    pub(super) fn pictures_left(&self) -> bool {
+        self.timeline.pictures_left()
+    }
+
+    /// Takes the pictures that are due after the start of a dev server.
+    pub(super) async fn photograph(&self, name: &WorkspaceName) {
+        let at = jiff::Timestamp::now();
+        let wanted =
+            Wanted { workspace: name.clone(), sandbox: None, port: None, occasion: Occasion::DevServer { at } };
+        photographs::take(&self.pictures, &self.workspaces, &self.progress, wanted).await;
     }
 
     /// What happened since the house was opened.

@@ -1,7 +1,7 @@
 //! `sandbar workspace pause`, `resume`, `move` and `rotate`.
 
-use super::{Session, house};
-use crate::sandbox::show::{printable, span};
+use super::{Session, house, pictures};
+use crate::sandbox::show::span;
 use clap::Args;
 use serde_json::json;
 use workspace::{HandedOver, LeftBehind, MoveOptions, ProviderName, WorkspaceName};
@@ -34,7 +34,8 @@ impl Pause {
 Examples:
   sandbar workspace resume shop
 
-When its sandbox is gone, it comes back in a new one with the files of its newest snapshot.")]
+When its sandbox is gone, it comes back in a new one with the files of its newest snapshot. Automatic pictures of its dev \
+server are taken afterwards, by a process of their own.")]
 pub(super) struct Resume {
     /// The workspace
     name: WorkspaceName,
@@ -44,8 +45,12 @@ impl Resume {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspace = session.house.enter(&self.name).await?;
         session.house.progress().doing(format!("waking {}", self.name));
+        session.house.leave_pictures();
         workspace.resume().await?;
         session.house.leave().await;
+        if session.house.pictures_left() {
+            pictures::take_beside(&session.place, &self.name);
+        }
         told(session, &self.name, "runs").await
     }
 }
@@ -130,14 +135,6 @@ fn handed_over(session: &Session, name: &WorkspaceName, new: &HandedOver) -> any
                 json!({ "provider": provider, "sandboxID": sandbox, "since": since })
             }),
         }))?);
-    }
-    if let Some(LeftBehind { provider, sandbox, since }) = &new.left_behind {
-        eprintln!(
-            "sandbar: what was changed since snapshot {since} is in sandbox {} at {provider} and nowhere else; when {provider} \
-             answers again, `sandbar workspace attach {name} {}` goes back to it",
-            printable(sandbox),
-            printable(sandbox)
-        );
     }
     let files = new.restored.files;
     Ok(session.show.line(format!(

@@ -12,6 +12,7 @@ pub(crate) mod house;
 mod life;
 mod look;
 pub(crate) mod photographs;
+mod pictures;
 mod progress;
 mod snapshots;
 mod timeline;
@@ -64,6 +65,8 @@ enum Command {
     Rotate(life::Rotate),
     Attach(attach::Attach),
     Destroy(destroy::Destroy),
+    #[command(hide = true)]
+    Pictures(pictures::Pictures),
 }
 
 impl Workspace {
@@ -71,7 +74,7 @@ impl Workspace {
         logging::start_if_wanted()?;
         runtime::block_on(async {
             let show = Show::new(self.json);
-            let session = Session { house: House::open(&self.place, show.json).await?, show };
+            let session = Session { house: House::open(&self.place, show.json).await?, show, place: self.place };
             let (done, due) = match self.command.run(&session).await {
                 Ok(Ended::ByItself(code)) => (Ok(code), Due::Taken),
                 Ok(Ended::By(stop)) => (Ok(stop.exit()), Due::LeftOut),
@@ -113,6 +116,7 @@ impl Command {
             Self::Rotate(rotate) => rotate.run(session).await,
             Self::Attach(attach) => attach.run(session).await,
             Self::Destroy(destroy) => destroy.run(session).await,
+            Self::Pictures(pictures) => pictures.run(session).await,
         }?;
         Ok(ExitCode::SUCCESS)
     }
@@ -127,4 +131,5 @@ enum Ended {
 struct Session {
     house: House,
     show: Show,
+    place: Place,
 }

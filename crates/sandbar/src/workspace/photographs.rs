@@ -79,7 +79,7 @@ impl Photographer {
     }
 }
 
-async fn take(pictures: &Pictures, workspaces: &Workspaces, progress: &Progress, wanted: Wanted) {
+pub(super) async fn take(pictures: &Pictures, workspaces: &Workspaces, progress: &Progress, wanted: Wanted) {
     let Wanted { workspace: name, sandbox, port, occasion } = wanted;
     let seen = async {
         let view = view_in(workspaces, &name, sandbox.as_deref()).await?;

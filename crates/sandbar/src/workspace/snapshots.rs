@@ -125,9 +125,10 @@ Examples:
   sandbar workspace restore shop                                the newest one that is good
   sandbar workspace restore shop --snapshot 20261116T000937Z    as `snapshots` lists it, or its key
 
-The files that are there now are saved as a snapshot before, so that this can be undone. At a terminal you are told what \
-takes the place of what, and asked. Every file is verified before it takes the place of the old ones. When the sandbox is \
-gone or does not answer, a new one is made, at another provider if need be; then there is nothing to be saved.")]
+You are told what takes the place of what and, at a terminal, asked. Before files give way to a snapshot that you name \
+they are saved, so that this can be undone; going back to the newest one is for losing what was changed since. Every file \
+is verified before it takes the place of the old ones. When the sandbox is gone or does not answer, a new one is made, at \
+another provider if need be.")]
 pub(super) struct Restore {
     /// The workspace
     name: WorkspaceName,
@@ -207,11 +208,16 @@ impl Restore {
                 printable(reason)
             ),
         };
-        let place = match &view.sandbox {
-            Some(sandbox) => format!("in sandbox {} at {}", printable(sandbox), view.provider),
-            None => "in a new sandbox".to_owned(),
+        let replaced = match (&view.sandbox, self.snapshot) {
+            (None, _) => "a new sandbox gets it".to_owned(),
+            (Some(sandbox), Some(_)) => {
+                format!("the files in sandbox {} give way, and are saved before", printable(sandbox))
+            }
+            (Some(sandbox), None) => {
+                format!("the files in sandbox {} give way, and what was changed since is lost", printable(sandbox))
+            }
         };
-        Ok(format!("snapshot {} of {saved} ({content}) takes the place of the files of {name}, {place}", chosen.stamp))
+        Ok(format!("{name} gets snapshot {} of {saved} ({content}): {replaced}", chosen.stamp))
     }
 }
 

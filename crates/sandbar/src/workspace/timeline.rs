@@ -8,17 +8,39 @@ use browser::store::Occasion;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tracing::info;
+use workspace::WorkspaceName;
 use workspace::events::{EventKind, Observer, WorkspaceEvent};
 
 pub(super) struct Timeline {
     progress: Progress,
     wanted: mpsc::UnboundedSender<Wanted>,
     dev_server: Mutex<Option<String>>,
+    pictures: Mutex<PicturesDue>,
+}
+
+/// What becomes of pictures that are due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PicturesDue {
+    Taken,
+    /// Somebody else takes them.
+    Left {
+        any: bool,
+    },
 }
 
 impl Timeline {
     pub(super) fn new(progress: Progress, wanted: mpsc::UnboundedSender<Wanted>) -> Self {
-        Self { progress, wanted, dev_server: Mutex::default() }
+        Self { progress, wanted, dev_server: Mutex::default(), pictures: Mutex::new(PicturesDue::Taken) }
+    }
+
+    /// From here on nobody takes the pictures that become due.
+    pub(super) fn leave_pictures(&self) {
+        *self.pictures.lock().unwrap_or_else(PoisonError::into_inner) = PicturesDue::Left { any: false };
+    }
+
+    /// Whether any became due since.
+    pub(super) fn pictures_left(&self) -> bool {
+        *self.pictures.lock().unwrap_or_else(PoisonError::into_inner) == PicturesDue::Left { any: true }
     }
 
     /// Why the last dev server that was to be started does not run, if it does not.
@@ -55,7 +77,7 @@ impl Observer for Timeline {
         if let Some(trouble) = trouble {
             *self.dev_server.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
         }
-        match describe(&event.kind) {
+        match describe(&event.workspace, &event.kind) {
             Told::Worry(line) => self.progress.tell(&printable(&line)),
             Told::Step(line) => self.progress.doing(printable(&line)),
             Told::Nothing => {}
@@ -65,8 +87,12 @@ impl Observer for Timeline {
 
 impl Timeline {
     fn want(&self, wanted: Wanted) {
-        // Nobody takes pictures any more when the program ends.
-        let _ = self.wanted.send(wanted);
+        let mut pictures = self.pictures.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *pictures {
+            PicturesDue::Left { any } => *any = true,
+            // Nobody takes pictures any more when the program ends.
+            PicturesDue::Taken => drop(self.wanted.send(wanted)),
+        }
     }
 }
 
@@ -79,7 +105,7 @@ enum Told {
     Nothing,
 }
 
-fn describe(kind: &EventKind) -> Told {
+fn describe(name: &WorkspaceName, kind: &EventKind) -> Told {
     match kind {
         EventKind::Created { provider, sandbox } => Told::Step(format!("sandbox {sandbox} at {provider} is set up")),
         EventKind::SnapshotSaved { files, .. } => Told::Step(format!("snapshot of {files} files saved")),
@@ -90,9 +116,10 @@ fn describe(kind: &EventKind) -> Told {
         EventKind::Moved { to, sandbox, took, .. } => {
             Told::Step(format!("at {to} in sandbox {sandbox} after {}", span(*took)))
         }
-        EventKind::LeftBehind { provider, sandbox, since } => {
-            Told::Worry(format!("sandbox {sandbox} at {provider} is left behind, with what was changed since {since}"))
-        }
+        EventKind::LeftBehind { provider, sandbox, since } => Told::Worry(format!(
+            "what was changed since snapshot {since} is in sandbox {sandbox} at {provider} and nowhere else; when {provider} \
+             answers again, `sandbar workspace attach {name} {sandbox}` goes back to it"
+        )),
         EventKind::HandoverFailed { reason } => {
             Told::Worry(format!("the sandbox was not replaced, and stays in use: {reason}"))
         }

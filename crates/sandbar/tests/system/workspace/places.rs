@@ -2,9 +2,10 @@
 
 use super::{Down, User, of, repository};
 use crate::support::program::text;
-use crate::support::{Program, Server};
+use crate::support::{Program, Server, eventually};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Two servers: this machine's, and one as a service elsewhere.
 fn two_places(here: &Server, there: &Server) -> User {
@@ -97,6 +98,12 @@ fn a_workspace_moves_with_its_dev_server_and_its_bill() {
     assert_eq!(of(&user.workspace.json(&["show", "shop"]), "provider"), "here");
     let taken = pictures(&here, "shop");
     assert_eq!(files_of(&taken, "devserver-").len(), 6, "a pair at each place: {taken:?}");
+
+    user.workspace.must(&["pause", "shop"]);
+    user.workspace.must(&["resume", "shop"]);
+    eventually("pictures after the answer", Duration::from_secs(60), || {
+        (files_of(&pictures(&here, "shop"), "devserver-").len() == 8).then_some(())
+    });
 
     let bill = user.usage.json(&["--project", "shop"]);
     let cost = |place: &str| bill["providers"][place]["cost_usd"].as_f64().unwrap_or_else(|| panic!("{place}: {bill}"));
