@@ -60,16 +60,18 @@ export function ToolCall({ row }: { row: ToolRow }) {
 
 function Inside({ row }: { row: ToolRow }) {
   const given = args(row.args);
+  // Beside the pictures themselves, the text about where they are says nothing.
+  const output = row.tool === "take_screenshot" && row.pictures.length > 0 ? "" : row.output;
   return (
     <div class="tool-inside">
       <Asked tool={row.tool} given={given} />
       {row.pictures.length > 0 && <Pictures pictures={row.pictures} />}
-      {row.output && (
+      {output && (
         <Block title={row.state === "running" ? "Output so far" : "Output"}>
-          <pre class={`output ${row.state === "failed" ? "bad" : ""}`} tabIndex={0}>{row.output}</pre>
+          <pre class={`output ${row.state === "failed" ? "bad" : ""}`} tabIndex={0}>{output}</pre>
         </Block>
       )}
-      {!row.output && row.summary && !row.pictures.length && <p class="soft small">{row.summary}</p>}
+      {!output && row.summary && !row.pictures.length && <p class="soft small">{row.summary}</p>}
       {row.truncated && <p class="soft small">The output was longer; this is what the model saw of it.</p>}
     </div>
   );
