@@ -4,8 +4,10 @@ use super::models::Models;
 use super::premises::Rooms;
 use crate::config::{self, Config};
 use ::studio::records::{NameTaken, Records};
+use ::studio::rest::Face;
 use ::studio::token::{Digest, new_token};
 use ::studio::{Premises, Settings, Studio};
+use agent::model::Choice;
 use anyhow::Context as _;
 use sdk::Secret;
 use std::fs;
@@ -68,6 +70,8 @@ pub(crate) struct Options {
     pub(crate) database: Option<Secret>,
     /// Where scripted models may be.
     pub(crate) scripts: Option<PathBuf>,
+    /// Models that users can choose besides; the first is the default.
+    pub(crate) models: Vec<Choice>,
     /// Builds at once.
     pub(crate) builds: usize,
 }
@@ -87,13 +91,20 @@ impl Workshop {
         let database = options.database.as_ref();
         let (workspaces, variables) = (workspaces(config, database)?, variables(database));
         let url = workspaces.records.location(&variables)?;
-        let models = Models::new(options.scripts.as_deref()).context("the directory of scripts cannot be used")?;
+        let models = Models::new(options.scripts.as_deref(), &options.models)
+            .context("the directory of scripts cannot be used")?;
         let rooms = Arc::new(Rooms::open(config, &workspaces, &variables, local, models).await?);
         let settings = Settings { builds: options.builds, ..Settings::default() };
         let credits = settings.first_credits;
         let studio = Studio::open(&url, Arc::clone(&rooms) as Arc<dyn Premises>, settings).await?;
         let token = first_token(studio.records(), &directory(config), credits).await?;
         Ok(Self { studio, token, rooms, stop: CancellationToken::new(), worker: None })
+    }
+
+    /// How it shows itself: the previews of every provider may be framed.
+    pub(crate) fn face(config: &Config) -> Face {
+        let domains = config.providers.iter().filter_map(|provider| provider.domain.as_deref());
+        domains.fold(Face::default(), Face::domain)
     }
 
     /// Begins to build what is waiting. The server that sandboxes come from must be there.

@@ -6,6 +6,7 @@ use crate::local_server::LocalStarter;
 use crate::sandbox::interrupt::Stops;
 use crate::{logging, runtime};
 use ::studio::rest;
+use agent::model::Choice;
 use anyhow::Context as _;
 use clap::Args;
 use sdk::Secret;
@@ -51,6 +52,10 @@ pub(crate) struct StudioFlags {
     /// Where files for scripted models are; users can choose them
     #[arg(long, value_name = "DIR", env = "SANDBAR_STUDIO_SCRIPTS")]
     scripts: Option<PathBuf>,
+    /// A model that users can choose, the first by default: anthropic:NAME, openai:NAME@URL; may be repeated [default:
+    /// anthropic:claude-opus-5-5 where ANTHROPIC_API_KEY is set]
+    #[arg(long, value_name = "MODEL", env = "SANDBAR_STUDIO_MODELS", value_delimiter = ',')]
+    model: Vec<Choice>,
     /// Builds at once; 0 builds nothing here
     #[arg(long, value_name = "COUNT", default_value_t = 2, env = "SANDBAR_STUDIO_BUILDS")]
     builds: usize,
@@ -58,7 +63,7 @@ pub(crate) struct StudioFlags {
 
 impl StudioFlags {
     pub(crate) fn options(self, database: Option<Secret>) -> Options {
-        Options { database, scripts: self.scripts, builds: self.builds }
+        Options { database, scripts: self.scripts, models: self.model, builds: self.builds }
     }
 }
 
@@ -85,7 +90,7 @@ impl Serve {
         out.flush()?;
         workshop.work();
         let stop = CancellationToken::new();
-        let router = rest::router(workshop.studio.clone(), &rest::Face::default(), stop.clone());
+        let router = rest::router(workshop.studio.clone(), &Workshop::face(&config), stop.clone());
         let serving = tokio::spawn(rest::serve(listener, router, stop.clone()));
         stops.next().await;
         eprintln!("stopping…");

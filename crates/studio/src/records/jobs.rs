@@ -21,7 +21,7 @@ use super::users::{Credited, charge};
 use super::{Damage, Records, RecordsError, cannot};
 use crate::body;
 use crate::id::{JobId, ProjectId, UserId};
-use crate::job::Status;
+use crate::job::{Status, Step, next};
 
 /// The name of the workspace in which a job is built.
 fn workspace_of(id: &JobId) -> String {
@@ -179,10 +179,11 @@ impl Records {
             .limit(1)
             .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
             .to_owned();
-        let begun = Expr::case(job::Column::Status.eq(Status::Queued.as_str()), Status::Provisioning.as_str())
-            .finally(Expr::col(job::Column::Status));
-        let label = Expr::case(job::Column::Status.eq(Status::Queued.as_str()), Status::Provisioning.label())
-            .finally(Expr::col(job::Column::StageLabel));
+        // One that waits begins; the others are taken up where they are.
+        let begun = next(Status::Queued, Step::Claimed).map_err(cannot("claim from"))?;
+        let waits = || job::Column::Status.eq(Status::Queued.as_str());
+        let label = Expr::case(waits(), begun.label()).finally(Expr::col(job::Column::StageLabel));
+        let begun = Expr::case(waits(), begun.as_str()).finally(Expr::col(job::Column::Status));
         let claimed = job::Entity::update_many()
             .col_expr(job::Column::StageLabel, label.into())
             .col_expr(job::Column::Status, begun.into())

@@ -9,12 +9,14 @@ use testing::{Server, eventually_async, repeats};
 
 use super::programs::{Alone, Caller, PATIENCE, scripts};
 
-/// Looks before it repeats: what a killed worker had begun may have been done.
+/// Whatever a killed worker had begun may or may not have been done, so that each command can be run again: the page is made by
+/// whichever comes first, and leaves one line.
 const SCRIPT: &str = r#"{"turns": [
     {"text": "The page.", "tool_calls": [{"name": "bash", "input": {"command":
-        "cd /home/user/project; test -f index.html || { echo '<h1>Hello</h1>' > index.html; echo once >> log; }; sleep 2; ls"}}]},
+        "cd /home/user/project; mkdir .once && { echo '<h1>Hello</h1>' > index.html; echo once >> log; }; sleep 2; ls"}}]},
     {"text": "Is it there?",
-     "if_interrupted": {"tool_calls": [{"name": "bash", "input": {"command": "cat /home/user/project/index.html"}}]},
+     "if_interrupted": {"tool_calls": [{"name": "bash", "input": {"command":
+        "cd /home/user/project; mkdir .once && { echo '<h1>Hello</h1>' > index.html; echo once >> log; }; ls"}}]},
      "tool_calls": [{"name": "bash", "input": {"command": "cat /home/user/project/log; sleep 1"}}]},
     {"text": "Done.", "if_interrupted": {"tool_calls": [{"name": "bash", "input": {"command": "cat /home/user/project/log"}}]}}
 ]}"#;
