@@ -2,8 +2,8 @@
 #
 # Cells come as lines of JSON on descriptor 3: {"code", "env"}. Answers go as lines of JSON to descriptor 4: results and
 # errors, then {"type": "done"}. What the cells print goes where it always goes.
-import ast, asyncio, base64, importlib.abc, importlib.machinery, inspect, json, linecache, os, re, signal, subprocess, sys
-import traceback, types
+import ast, asyncio, base64, importlib.abc, importlib.machinery, inspect, json, linecache, os, re, signal, site
+import subprocess, sys, traceback, types
 
 # Not for the processes that cells start.
 os.set_inheritable(3, False)
@@ -100,20 +100,19 @@ class Figures(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def shell(command):
-    return subprocess.run(command, shell=True, executable="/bin/bash").returncode
+    subprocess.run(command, shell=True, executable="/bin/bash")
 
 
 def magic(name, rest):
     if name == "pip":
-        return shell(f"{sys.executable} -m pip {rest}")
-    if name == "cd":
+        shell(f"{sys.executable} -m pip {rest}")
+    elif name == "cd":
         os.chdir(os.path.expanduser(rest.strip() or "~"))
-        return None
-    if name == "env" and "=" in rest:
+    elif name == "env" and "=" in rest:
         variable, value = rest.split("=", 1)
         os.environ[variable.strip()] = value.strip()
-        return None
-    raise NameError(f"there is no magic %{name} here; there are %pip, %cd, %env and !command")
+    else:
+        raise NameError(f"there is no magic %{name} here; there are %pip, %cd, %env and !command")
 
 
 def plain_python(code):
@@ -163,10 +162,12 @@ def told(error):
 
 
 main = types.ModuleType("__main__")
-main.__dict__.update(display=display, __sandbar_shell__=lambda command: shell(command) and None,
-                     __sandbar_magic__=lambda name, rest: magic(name, rest) and None, In=[], Out={})
+main.__dict__.update(display=display, __sandbar_shell__=shell, __sandbar_magic__=magic, In=[], Out={})
 sys.modules["__main__"] = main
 sys.path[0] = ""
+# What a cell installs is found by the next one, also when it is the first thing ever installed there.
+if site.ENABLE_USER_SITE and site.getusersitepackages() not in sys.path:
+    sys.path.append(site.getusersitepackages())
 sys.argv = [""]
 sys.meta_path.append(Figures())
 os.environ.setdefault("MPLBACKEND", f"module://{Figures.NAME}")
@@ -184,6 +185,7 @@ while True:
     before = {name: os.environ.get(name) for name in cell["env"]}
     os.environ.update(cell["env"])
     count += 1
+    importlib.invalidate_caches()
     try:
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
