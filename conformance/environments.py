@@ -121,8 +121,11 @@ def _prepare(directory: Path, pins: Path, pinned: bool, version: str, make) -> N
 
 
 def _make_python(directory: Path, pins: Path | None, version: str) -> None:
-    constraint = ["-c", str(pins)] if pins else []
-    _install(directory, [*constraint, f"e2b=={version}"])
+    if pins:
+        _make_pinned(directory, pins, version)
+    else:
+        # The interpreter's newest that knows this version, if there is one.
+        _install(directory, [f"e2b=={version}", "e2b-code-interpreter"])
 
 
 def _make_pinned(directory: Path, pins: Path, _version: str) -> None:
@@ -146,7 +149,7 @@ def _make_js(directory: Path, pins: Path | None, version: str) -> None:
         _retried([*npm, "ci"], directory)
     else:
         (directory / "package.json").write_text('{"private": true, "type": "module"}\n')
-        _retried([*npm, "install", f"e2b@{version}"], directory)
+        _retried([*npm, "install", f"e2b@{version}", "@e2b/code-interpreter"], directory)
 
 
 def _retried(command: list[str], directory: Path) -> None:

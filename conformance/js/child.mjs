@@ -18,11 +18,15 @@ const { values } = parseArgs({
 })
 
 // Bare imports resolve from this file's folder; the SDK lives in the cache, so it is imported by its path.
-const root = join(values.sdk, 'node_modules', 'e2b')
-const { module } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
-const sdk = await import(pathToFileURL(join(root, module)))
+async function load(name) {
+  const root = join(values.sdk, 'node_modules', name)
+  const { module } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+  return import(pathToFileURL(join(root, module)))
+}
+const sdk = await load('e2b')
+const interpreter = await load('@e2b/code-interpreter')
 
 const folder = join(dirname(fileURLToPath(import.meta.url)), 'scenarios')
 for (const file of readdirSync(folder).sort()) await import(pathToFileURL(join(folder, file)))
-await runAll(sdk, { ...values, concurrency: Number(values.concurrency) })
+await runAll({ sdk, interpreter }, { ...values, concurrency: Number(values.concurrency) })
 process.exit(0)

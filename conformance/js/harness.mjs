@@ -96,8 +96,9 @@ export function formFile(name, content) {
 
 /** What one scenario uses: the SDK's exports, and helpers that clean up after it. */
 class Scope {
-  constructor(sdk, name) {
+  constructor({ sdk, interpreter }, name) {
     this.sdk = sdk
+    this.interpreter = interpreter
     this.Sandbox = sdk.Sandbox
     this.mark = `${RUN_ID}-js-${name}`
     this.url = process.env.E2B_API_URL.replace(/\/$/, '')
@@ -108,9 +109,9 @@ class Scope {
   }
 
   /** `Sandbox.create`, marked so that listings can tell this scenario's sandboxes from all others. */
-  async create({ metadata, template = 'base', ...options } = {}) {
+  async create({ metadata, template = 'base', through = this.Sandbox, ...options } = {}) {
     const marked = { timeoutMs: 120_000, ...options, metadata: { mark: this.mark, ...metadata } }
-    return this.adopt(await this.Sandbox.create(template, marked))
+    return this.adopt(await through.create(template, marked))
   }
 
   adopt(box) {
@@ -145,10 +146,10 @@ class Scope {
   }
 }
 
-async function outcome(scenario, sdk) {
+async function outcome(scenario, packages) {
   const fields = { scenario: scenario.name, rows: scenario.rows, reason: '', seconds: 0 }
   if (!scenario.run) return { ...fields, outcome: 'absent' }
-  const scope = new Scope(sdk, scenario.name)
+  const scope = new Scope(packages, scenario.name)
   const started = Date.now()
   let timer
   const late = new Promise((_, reject) => {
@@ -170,7 +171,7 @@ async function outcome(scenario, sdk) {
 }
 
 /** Runs the registered scenarios, several at once, long ones first. */
-export async function runAll(sdk, { concurrency, quick, filter, list }) {
+export async function runAll(packages, { concurrency, quick, filter, list }) {
   const chosen = scenarios
     .filter((scenario) => scenario.name.includes(filter) && (scenario.quick || !quick))
     .sort((a, b) => b.deadline - a.deadline)
@@ -184,7 +185,7 @@ export async function runAll(sdk, { concurrency, quick, filter, list }) {
   write({ total: chosen.length })
   const queue = [...chosen]
   const worker = async () => {
-    for (let scenario = queue.shift(); scenario; scenario = queue.shift()) write(await outcome(scenario, sdk))
+    for (let scenario = queue.shift(); scenario; scenario = queue.shift()) write(await outcome(scenario, packages))
   }
   await Promise.all(Array.from({ length: concurrency }, worker))
   write({ finished: true })

@@ -87,6 +87,7 @@ class Sdk:
             "update_network": hasattr(self.Sandbox, "update_network"),
             "volume": hasattr(e2b, "Volume"),
             "secret": hasattr(e2b, "Secret"),
+            "code_interpreter": importlib.util.find_spec("e2b_code_interpreter") is not None,
         }
         return {name for name, there in found.items() if there}
 
