@@ -39,7 +39,7 @@ impl Language {
     /// The interpreter with the script that drives it.
     pub(super) fn process(self, cwd: &str) -> ProcessConfig {
         let (command, arguments): (&str, &[&str]) = match self {
-            Self::Python => ("python3", &["-u", "-c", include_str!("drivers/python.py")]),
+            Self::Python => ("python3", &["-c", include_str!("drivers/python.py")]),
             Self::Javascript => ("node", &["-e", include_str!("drivers/node.js"), "javascript"]),
             Self::Typescript => ("node", &["-e", include_str!("drivers/node.js"), "typescript"]),
             Self::Bash => ("bash", &["-c", include_str!("drivers/bash.sh")]),

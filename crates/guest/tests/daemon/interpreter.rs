@@ -112,7 +112,7 @@ fn errors_are_told_with_where_they_happened_and_lose_nothing() {
     let ran = guest.python("import os; os._exit(7)");
     assert_eq!(ran.error(), ("InterpreterEnded", "it ended (exit status 7)"));
     assert_eq!(guest.python("kept").error().0, "NameError", "a new one knows nothing of the old");
-    guest.run("pkill -9 -f '^python3 -u -c'");
+    guest.run("pkill -9 -f '^python3 -c'");
     // By the run that it ended in the middle of, or by the first one after it.
     let ran = guest.python("1");
     let told = format!("{}{}", ran.stderr, ran.error.unwrap_or_default());
@@ -185,7 +185,7 @@ fn contexts_are_apart_and_can_be_restarted_and_removed() {
     let nowhere = guest.interpreter("POST", "/contexts", &json!({"cwd": "/no/where"}));
     assert_eq!((nowhere.status, nowhere.text().as_str()), (400, "cwd '/no/where' does not exist"));
     eventually("the removed one's process ends", || {
-        (guest.run("pgrep -c -f '^python3 -u -c'").out().trim() == "1").then_some(())
+        (guest.run("pgrep -c -f '^python3 -c'").out().trim() == "1").then_some(())
     });
 }
 

@@ -5,6 +5,8 @@
 import ast, asyncio, base64, importlib.abc, importlib.machinery, inspect, json, linecache, os, re, signal, site
 import subprocess, sys, traceback, types
 
+# Whole lines, as clients expect them; the rest goes out with every answer.
+sys.stdout.reconfigure(line_buffering=True)
 # Not for the processes that cells start.
 os.set_inheritable(3, False)
 os.set_inheritable(4, False)
