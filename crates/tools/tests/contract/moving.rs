@@ -104,6 +104,9 @@ async fn a_session_goes_with_its_workspace_and_what_cannot_is_told_once() {
     let task = house.call("bash", json!({ "command": "echo up; sleep 1000", "run_in_background": true })).await;
     assert_eq!(task.structured["background"]["task_id"], "b1", "{task:?}");
 
+    let other = SandboxToolDispatcher::on_workspace(house.workspace.clone()).session("other");
+    other.dispatch("bash", json!({ "command": "true" })).await;
+
     house.workspace.rotate().await.expect("a new sandbox");
     let first = house.call("glob", json!({ "pattern": "*.txt", "path": "/home/user/project/notes" })).await;
     let text = first.text();
@@ -114,6 +117,11 @@ async fn a_session_goes_with_its_workspace_and_what_cannot_is_told_once() {
     assert_eq!(first.structured["notices"].as_array().map(Vec::len), Some(1), "{first:?}");
     let lost = &first.structured["finished_tasks"][0];
     assert_eq!((&lost["task_id"], &lost["survived"], &lost["exit_code"]), (&json!("b1"), &json!(false), &Value::Null));
+
+    // Another session has not heard it from this one.
+    let heard = other.dispatch("bash", json!({ "command": "echo heard" })).await.text();
+    assert!(heard.starts_with("[This workspace continues in a new sandbox"), "{heard}");
+    assert_eq!(other.dispatch("bash", json!({ "command": "echo heard" })).await.text(), "heard\n[exit 0]");
 
     // What was carried along, and no word about the rest a second time.
     let carried = house.ok("bash", json!({ "command": "pwd; echo $A; cat ~/.sandbar/default/bg/b1.log" })).await;

@@ -116,11 +116,7 @@ impl RestoreError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Store { source, .. } => source.is_transient(),
-            Self::Sandbox { source, .. } => match source {
-                CommandError::ConnectionLost { .. } => true,
-                CommandError::Call(error) => error.is_service_trouble(),
-                _ => false,
-            },
+            Self::Sandbox { source, .. } => script::may_pass(source),
             Self::Silent { .. } => true,
             Self::NotThere { .. }
             | Self::Damaged { .. }

@@ -87,11 +87,7 @@ impl SaveError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Store { source, .. } => source.is_transient(),
-            Self::Sandbox { source, .. } => match source {
-                CommandError::ConnectionLost { .. } => true,
-                CommandError::Call(error) => error.is_service_trouble(),
-                _ => false,
-            },
+            Self::Sandbox { source, .. } => script::may_pass(source),
             Self::Silent { .. } | Self::Garbled { .. } | Self::NotKept { .. } => true,
             // Something may have been in the way for a moment.
             Self::Archiving { .. } => true,

@@ -47,6 +47,15 @@ pub(super) enum ScriptError {
     Silent(Duration),
 }
 
+/// Whether a command that failed may do better when it is tried again.
+pub(super) fn may_pass(error: &CommandError) -> bool {
+    match error {
+        CommandError::ConnectionLost { .. } => true,
+        CommandError::Call(error) => error.is_service_trouble(),
+        _ => false,
+    }
+}
+
 /// Whether it has standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Input {
