@@ -65,9 +65,10 @@ async fn a_killed_worker_loses_nothing_and_every_job_ends_once() {
         all
     };
     // Both work: with two builds each, three at once are not one's alone.
-    eventually_async("both studios build", PATIENCE, || async {
-        let busy = |status| status == Status::Building;
-        (all().await.into_iter().filter(|job| busy(job.status)).count() >= 3).then_some(())
+    eventually_async("both studios work, and one builds", PATIENCE, || async {
+        let all = all().await;
+        let count = |wanted: &[Status]| all.iter().filter(|job| wanted.contains(&job.status)).count();
+        (count(&[Status::Provisioning, Status::Building]) >= 3 && count(&[Status::Building]) >= 1).then_some(())
     })
     .await;
     first.process.end_by("KILL", PATIENCE);
