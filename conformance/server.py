@@ -27,7 +27,8 @@ class Target:
     token: str | None = None
 
     def environment(self) -> dict[str, str]:
-        return {"E2B_API_KEY": self.key, "E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.sandbox_url}
+        urls = {"E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.sandbox_url, "E2B_VOLUME_API_URL": self.url}
+        return {"E2B_API_KEY": self.key, **urls}
 
 
 class ServerError(Exception):

@@ -165,5 +165,4 @@ const answers501 = async (call) => {
   check(error.message.includes('501'), `expected a 501: ${error.constructor.name}: ${error.message}`)
 }
 
-notBuilt(['volumes'], 'unbuilt.volumes', (t) => answers501(t.sdk.Volume.create('conformance')))
 notBuilt(['secrets'], 'unbuilt.secrets', (t) => answers501(t.sdk.Secret.create('conformance', 'value')))

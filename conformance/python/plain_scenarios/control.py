@@ -165,8 +165,8 @@ async def scenario_idempotency(http):
 @proves("http.not_built", quick=True)
 async def scenario_not_built(http):
     """A call of the protocol that is not built says so, and that trying again is of no use."""
-    answer = await http.api("GET", "/volumes")
-    is_error(answer, 501, "GET /volumes")
+    answer = await http.api("GET", "/secrets")
+    is_error(answer, 501, "GET /secrets")
     equal(answer.headers.get("should-retry"), "false", "Should-Retry")
 
 

@@ -65,12 +65,6 @@ async def _answers_501(sdk, function, *arguments, kind=Exception, **options):
     true("501" in str(error), f"expected a 501: {type(error).__name__}: {error}")
 
 
-@not_built("volumes", needs="volume")
-async def scenario_volumes(sdk):
-    volume = e2b.AsyncVolume if sdk.is_async else e2b.Volume
-    await _answers_501(sdk, volume.create, "conformance")
-
-
 @not_built("secrets", needs="secret")
 async def scenario_secrets(sdk):
     secret = e2b.AsyncSecret if sdk.is_async else e2b.Secret

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use launcher::Stopwatch;
-use launcher::spec::{Channel, Files, Overlay, Report, Spec};
+use launcher::spec::{Channel, Files, Overlay, Report, Shared, Spec};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,8 @@ use crate::machine::remove_socket;
 use crate::net::{Egress, EgressConfig, Policy};
 use crate::pool::{Pool, Volume};
 use crate::sealed_file::sealed_file;
-use crate::{Boot, EngineConfig, Instance, Limits, net, rootfs::Template};
+use crate::volume::volume_files;
+use crate::{Boot, EngineConfig, Instance, Limits, Mount, net, rootfs::Template};
 
 /// A boot takes milliseconds; on a machine that is overloaded by hundreds of them, seconds.
 const BOOT_LIMIT: Duration = Duration::from_secs(30);
@@ -186,11 +187,13 @@ impl Workshop {
     }
 
     pub(crate) fn start(&self, boot: Boot, config: &Arc<EgressConfig>) -> Result<Started, EngineError> {
-        let Boot { name, template, limits, egress, boot_id, hostname, guest_config } = boot;
+        let Boot { name, template, limits, egress, volumes, boot_id, hostname, guest_config } = boot;
         check_name(&name)?;
         if !template.is_sound() {
             return Err(EngineError::Invalid("the template names no root, or one place twice".to_owned()));
         }
+        let volumes =
+            volumes.into_iter().map(|Mount { volume, at }| self.shared(&volume, at)).collect::<Result<_, _>>()?;
         let mut watch = Stopwatch::start();
         let ids = self.ranges.take().map_err(EngineError::TooMany)?;
         let limit = u64::from(limits.disk_mb) << 20;
@@ -209,7 +212,7 @@ impl Workshop {
             id_count: IDS,
             cgroup_tasks: tasks_files(&cgroup),
             cgroup_unified: cgroup.unified().map(Path::to_owned),
-            files: Files { id_base: ids.base(), writable, overlays: overlays_of(template) },
+            files: Files { id_base: ids.base(), writable, overlays: overlays_of(template), volumes },
             hostname,
             boot_id,
             nameserver: net::NAMESERVER,
@@ -222,6 +225,16 @@ impl Workshop {
         debug!(sandbox = scaffold.name, marks = ?watch.marks, "boot, seen by the server");
         volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", scaffold.name)))?;
         Ok(Started { instance, network, volume, scaffold })
+    }
+
+    fn shared(&self, volume: &str, at: PathBuf) -> Result<Shared, EngineError> {
+        check_name(volume)?;
+        let source = volume_files(&self.pool.path_of(volume));
+        if source.is_dir() {
+            Ok(Shared { at, source })
+        } else {
+            Err(EngineError::Invalid(format!("volume {volume} does not exist")))
+        }
     }
 
     fn launch(

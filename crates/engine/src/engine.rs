@@ -23,6 +23,7 @@ use crate::net::{EgressConfig, Policy};
 use crate::pool::Pool;
 use crate::rootfs::{BaseTemplate, Template};
 use crate::sys::watch;
+use crate::volume::VolumeDirectory;
 use crate::{Boot, EngineConfig, Instance, blocking};
 
 /// The sandboxes of one data directory on this machine. Cheap to clone.
@@ -164,6 +165,12 @@ impl Engine {
     pub async fn sync_files(&self) -> Result<(), EngineError> {
         let shared = self.0.clone();
         blocking(move || shared.workshop.pool.sync().map_err(EngineError::io("write the pool out"))).await
+    }
+
+    /// Makes a volume that sandboxes can have, see [`Boot::volumes`], or opens it. [`Engine::remove_files`] removes it.
+    pub async fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || shared.workshop.open_volume(&name, limit_bytes)).await
     }
 
     /// Bytes that all sandboxes together can still write.

@@ -21,6 +21,7 @@ pub mod probe;
 pub mod rootfs;
 mod sealed_file;
 mod sys;
+pub mod volume;
 
 use std::io;
 use std::path::PathBuf;
@@ -63,11 +64,21 @@ pub struct Boot {
     pub limits: Limits,
     /// What the sandbox may reach.
     pub egress: net::Policy,
+    /// Volumes that the sandbox has, perhaps with others: see [`Engine::open_volume`].
+    pub volumes: Vec<Mount>,
     /// What `/proc/sys/kernel/random/boot_id` shows.
     pub boot_id: String,
     pub hostname: String,
     /// Handed to the guest on descriptor 4; the engine does not read it.
     pub guest_config: Vec<u8>,
+}
+
+/// A volume in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    pub volume: String,
+    /// An absolute path inside; made if it is not there.
+    pub at: PathBuf,
 }
 
 /// Enough to find a running machine again, and to know that it is the same one.

@@ -71,12 +71,15 @@ fn try_become_guest(
     let overlays = receive_from(&launcher, "wait for the file tree")?;
     drop(launcher);
     watch.mark("sandbox: file tree received");
-    enter(overlays, &spec.files)?;
+    let volumes = enter(overlays, &spec.files)?;
     tree.attach()?;
     watch.mark("sandbox: file tree entered");
     sethostname(spec.hostname.as_bytes()).at("set the host name")?;
     bring_up_loopback().at("bring up the loopback interface")?;
     umask(Mode::from_raw_mode(0o022));
+    for (mount, volume) in volumes.iter().zip(&spec.files.volumes) {
+        attach(mount, &volume.at)?;
+    }
     write_names(&spec.hostname, spec.nameserver);
     set_resource_limits().at("set the resource limits")?;
     watch.mark("sandbox: names and limits set");
@@ -105,8 +108,10 @@ fn become_root() -> rustix::io::Result<()> {
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
 }
 
-/// Makes the first overlay this process's root, lets go of the host's tree, and mounts the other overlays.
-fn enter(overlays: Vec<OwnedFd>, files: &Files) -> Result<(), Failure> {
+/// Makes the first overlay this process's root, lets go of the host's tree, and mounts the other overlays. Gives back what comes
+/// after them.
+fn enter(mut overlays: Vec<OwnedFd>, files: &Files) -> Result<Vec<OwnedFd>, Failure> {
+    let volumes = overlays.split_off(files.overlays.len().min(overlays.len()));
     let mut overlays = overlays.into_iter().zip(&files.overlays);
     let (root, _) = overlays.next().ok_or(Failure::closed("receive the root"))?;
     // Any directory of the host's tree will do to hang the new root on: this process alone sees it there, for a moment.
@@ -119,7 +124,7 @@ fn enter(overlays: Vec<OwnedFd>, files: &Files) -> Result<(), Failure> {
     for (mount, overlay) in overlays {
         attach(&mount, &overlay.at)?;
     }
-    Ok(())
+    Ok(volumes)
 }
 
 /// Writes the files by which the sandbox knows itself and finds others. They belong to the engine, which knows better than

@@ -19,17 +19,29 @@ use rustix::thread::{CapabilitiesSecureBits, capabilities_secure_bits, set_capab
 
 use crate::failure::{At, Failure};
 use crate::spec::{Files, Overlay};
-use crate::sys::mount::map_ids;
+use crate::sys::mount::{map_ids, share};
 use crate::sys::process::set_file_system_ids;
 
-/// Builds every overlay of `files`, in its order, for the ids that `user_namespace` maps.
+/// Builds every overlay of `files` and then every volume, in its order, for the ids that `user_namespace` maps.
 pub(crate) fn build(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Failure> {
     for overlay in &files.overlays {
         make_writable_directories(files, overlay)?;
     }
+    let volumes: Vec<OwnedFd> =
+        files.volumes.iter().map(|volume| clone_shared(&volume.source, user_namespace)).collect::<Result<_, _>>()?;
     cover_with_mapped(files, user_namespace)?;
     let mount_all = || files.overlays.iter().map(|overlay| mount(&files.writable, overlay)).collect();
-    as_mapped_root(files.id_base, mount_all)
+    let mut mounts: Vec<OwnedFd> = as_mapped_root(files.id_base, mount_all)?;
+    mounts.extend(volumes);
+    Ok(mounts)
+}
+
+/// A directory that others have, too: what one of them makes set-user-id must not be so for another.
+fn clone_shared(source: &Path, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+    let tree = open_tree(CWD, source, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+        .at(&format!("clone the mount of {}", source.display()))?;
+    share(tree.as_fd(), user_namespace).at(&format!("map the ids of {}", source.display()))?;
+    Ok(tree)
 }
 
 /// What an overlay writes (its work directory, copies of lower files) belongs to whoever mounts it, so it is mounted with
@@ -181,6 +193,7 @@ mod tests {
                 lowers: vec![path("new,la\\yer"), path("old:la\\yer")],
                 directory: "root".into(),
             }],
+            volumes: Vec::new(),
         };
         // Holds a user namespace open; ends with its standard input.
         let mut holder =

@@ -15,7 +15,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Most descriptors in one message: the overlays of a template, or what the server hands over.
+/// Most descriptors in one message: the overlays of a template and the volumes of a sandbox, or what the server hands over.
 const MAX_DESCRIPTORS: usize = 32;
 /// Longest message. A template of 500 layers with long paths stays below; the kernel's own bound is a little higher.
 const MAX_MESSAGE: usize = 160 * 1024;
@@ -47,6 +47,16 @@ pub struct Files {
     pub writable: PathBuf,
     /// The first is the root.
     pub overlays: Vec<Overlay>,
+    /// Mounted after them.
+    #[serde(default)]
+    pub volumes: Vec<Shared>,
+}
+
+/// A directory of the host that several sandboxes may have, ids 0-based.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Shared {
+    pub at: PathBuf,
+    pub source: PathBuf,
 }
 
 /// One mount of the sandbox's file tree: read-only layers, newest first, below a writable directory.

@@ -124,7 +124,7 @@ fn join_layers(pid: u32) -> Result<(), Failure> {
     let writable = scratch.join("writable");
     fs::create_dir(&writable).at("make a directory")?;
     let layer = Overlay { at: PathBuf::from("/usr"), lowers: vec!["/usr".into()], directory: "usr".into() };
-    let files = Files { id_base: FIRST_ID, writable, overlays: vec![layer] };
+    let files = Files { id_base: FIRST_ID, writable, overlays: vec![layer], volumes: Vec::new() };
     overlay::build(&files, user_namespace.as_fd()).map(drop)
 }
 

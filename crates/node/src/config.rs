@@ -15,6 +15,8 @@ pub struct SandboxesConfig {
     pub memory_mb: u32,
     /// MiB of disk a sandbox gets unless the create call says otherwise.
     pub disk_mb: u32,
+    /// MiB of disk each volume gets.
+    pub volume_mb: u32,
     /// Most processes and threads in one sandbox.
     pub pids: u32,
     /// Most processors one create may ask for.
@@ -35,6 +37,7 @@ impl Default for SandboxesConfig {
             cpu_count: 2,
             memory_mb: 1024,
             disk_mb: 10 * 1024,
+            volume_mb: 10 * 1024,
             pids: 4096,
             max_cpu_count: 64,
             max_memory_mb: 64 * 1024,
@@ -75,6 +78,7 @@ impl SandboxesConfig {
             ("cpu_count", self.cpu_count, self.cpu_counts()),
             ("memory_mb", self.memory_mb, self.memory_sizes()),
             ("disk_mb", self.disk_mb, self.disk_sizes()),
+            ("volume_mb", self.volume_mb, LEAST_DISK_MB..=u32::MAX),
             ("pids", self.pids, LEAST_PIDS..=MOST_PIDS),
         ] {
             if !range.contains(&value) {
@@ -82,6 +86,10 @@ impl SandboxesConfig {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn volume_bytes(&self) -> u64 {
+        u64::from(self.volume_mb) << 20
     }
 
     pub fn max_timeout(&self) -> Duration {

@@ -33,6 +33,7 @@ mod snapshot;
 mod start_command;
 pub mod template;
 mod templates;
+mod volume;
 mod world;
 
 pub use build::{
@@ -49,6 +50,12 @@ pub use node::{Closing, Gate, Node, Seen};
 pub use owner::Resumed;
 pub use sandbox::{Created, NewSandbox, OnTimeout, Record, Repeatable, Resources, Standing};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotPage, SnapshotQuery};
+/// What is in volumes.
+pub mod volume_content {
+    pub use engine::volume::{ContentError, Entry, InvalidPath, Kind, Owner, Staged, VolumeDirectory, VolumePath};
+}
+
+pub use volume::{Volume, VolumeError, VolumeMount};
 pub use world::Live;
 
 /// The guest executable that the build embedded, to be process 1 of every sandbox.

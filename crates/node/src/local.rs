@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
+use engine::volume::VolumeDirectory;
 use tokio::net::TcpStream;
 
 use crate::id::{FilesId, SandboxId};
 use crate::ports::{Boot, Engine, EngineError, Instance, Machine, Usage};
+use crate::volume::VolumeMount;
 
 /// Boots sandboxes with the kernel of this machine.
 pub struct LocalEngine {
@@ -37,13 +39,16 @@ fn names<T: ToString>(ids: &HashSet<T>) -> HashSet<String> {
 #[async_trait]
 impl Engine for LocalEngine {
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
-        let Boot { id, resources, egress, boot_id, mut guest } = boot;
+        let Boot { id, resources, egress, mut volumes, boot_id, mut guest } = boot;
         let template = self.engine.base_template().await.map_err(failed("cannot prepare the base template"))?;
         for (name, value) in &template.env {
             guest.env_vars.entry(name.clone()).or_insert_with(|| value.clone());
         }
         let guest_config = serde_json::to_vec(&guest)
             .map_err(|error| EngineError::failed("cannot write the guest's config", error))?;
+        // One inside another is mounted after it.
+        volumes.sort_by(|one, other| one.path.cmp(&other.path));
+        let mount = |mount: VolumeMount| engine::Mount { volume: mount.files.to_string(), at: mount.path.into() };
         let boot = engine::Boot {
             name: id.to_string(),
             hostname: id.to_string(),
@@ -55,6 +60,7 @@ impl Engine for LocalEngine {
                 pids: resources.pids,
             },
             egress,
+            volumes: volumes.into_iter().map(mount).collect(),
             boot_id,
             guest_config,
         };
@@ -84,6 +90,10 @@ impl Engine for LocalEngine {
 
     async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError> {
         self.engine.copy_files(from.as_str(), to.as_str()).await.map_err(failed("cannot copy files"))
+    }
+
+    async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        self.engine.open_volume(files.as_str(), limit_bytes).await.map_err(failed("cannot open a volume"))
     }
 
     async fn sync_files(&self) -> Result<(), EngineError> {

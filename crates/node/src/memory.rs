@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
+use engine::volume::VolumeDirectory;
 use jiff::Timestamp;
 use protocol::guest::GuestConfig;
 use tokio::net::{TcpStream, UnixListener};
@@ -16,9 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::build::Layer;
 use crate::id::{FilesId, SandboxId};
-use crate::ports::{Boot, Engine, EngineError, Instance, Machine, Records, RecordsError, TemplateRecords, Usage};
+use crate::ports::{
+    Boot, Engine, EngineError, Instance, Machine, Records, RecordsError, TemplateRecords, Usage, VolumeRecords,
+};
 use crate::sandbox::{Created, Record, Repeatable};
 use crate::template::TemplateRecord;
+use crate::volume::Volume;
 
 /// What plays the guest: called at each boot with its listener; must end when the token is cancelled.
 pub type GuestActor = dyn Fn(UnixListener, GuestConfig, CancellationToken) + Send + Sync;
@@ -197,6 +201,14 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
+    async fn open_volume(&self, files: &FilesId, _limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        lock(&self.inner).files.insert(files.clone());
+        let directory = self.directory.join(files.as_str());
+        std::fs::create_dir_all(&directory)
+            .and_then(|()| VolumeDirectory::open(&directory))
+            .map_err(|error| EngineError::failed("cannot open a volume", error))
+    }
+
     async fn sync_files(&self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -290,6 +302,24 @@ pub struct MemoryRecords {
     creations: Mutex<HashMap<String, (String, Created, Timestamp)>>,
     templates: Mutex<HashMap<String, TemplateRecord>>,
     layers: Mutex<HashMap<String, Layer>>,
+    volumes: Mutex<HashMap<String, Volume>>,
+}
+
+#[async_trait]
+impl VolumeRecords for MemoryRecords {
+    async fn volumes(&self) -> Result<Vec<Volume>, RecordsError> {
+        Ok(lock(&self.volumes).values().cloned().collect())
+    }
+
+    async fn put_volume(&self, volume: &Volume) -> Result<(), RecordsError> {
+        lock(&self.volumes).insert(volume.id.clone(), volume.clone());
+        Ok(())
+    }
+
+    async fn remove_volume(&self, id: &str) -> Result<(), RecordsError> {
+        lock(&self.volumes).remove(id);
+        Ok(())
+    }
 }
 
 #[async_trait]

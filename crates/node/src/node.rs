@@ -119,6 +119,8 @@ impl Node {
         let templates = self.world.templates.all();
         files.extend(templates.iter().flat_map(|template| template.files().cloned()));
         files.extend(self.world.builds.layers.files());
+        self.world.volumes.load().await?;
+        files.extend(self.world.volumes.all().iter().map(|volume| volume.files.clone()));
         let is_known = |id: &str| templates.iter().any(|template| template.id == id);
         self.world.builds.uploads.sweep(is_known).await.map_err(OpenError::Uploads)?;
         let machines = kept.iter().filter(|record| record.instance.is_some());

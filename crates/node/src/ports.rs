@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
+use engine::volume::VolumeDirectory;
 use jiff::Timestamp;
 use protocol::guest::GuestConfig;
 use tokio::net::TcpStream;
@@ -19,6 +20,7 @@ use crate::build::Layer;
 use crate::id::{FilesId, SandboxId};
 use crate::sandbox::{Created, Record, Repeatable, Resources};
 use crate::template::TemplateRecord;
+use crate::volume::{Volume, VolumeMount};
 
 /// Enough to find a running machine again, and to know that it is the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Boot {
     pub resources: Resources,
     /// What the sandbox may reach, and who hears of it.
     pub egress: Policy,
+    /// What volumes it has.
+    pub volumes: Vec<VolumeMount>,
     pub boot_id: String,
     pub guest: GuestConfig,
 }
@@ -89,6 +93,8 @@ pub trait Engine: Send + Sync {
     async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError>;
     /// Writes out what machines have changed, so that a copy made soon after takes no time.
     async fn sync_files(&self) -> Result<(), EngineError>;
+    /// Makes a volume of at most `limit_bytes`, or opens it. It is removed like any files.
+    async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
 }
 
 /// One booted sandbox. Dropping the handle leaves it running.
@@ -134,9 +140,19 @@ pub trait TemplateRecords: Send + Sync {
     async fn remove_layer(&self, key: &str) -> Result<(), RecordsError>;
 }
 
+/// Where volumes are remembered, with the same promise as [`Records`].
+#[async_trait]
+pub trait VolumeRecords: Send + Sync {
+    async fn volumes(&self) -> Result<Vec<Volume>, RecordsError>;
+    /// Stores a new volume.
+    async fn put_volume(&self, volume: &Volume) -> Result<(), RecordsError>;
+    /// Forgetting what is already forgotten succeeds.
+    async fn remove_volume(&self, id: &str) -> Result<(), RecordsError>;
+}
+
 /// Where sandboxes are remembered. What a call has acknowledged survives a crash of the machine.
 #[async_trait]
-pub trait Records: TemplateRecords {
+pub trait Records: TemplateRecords + VolumeRecords {
     async fn all(&self) -> Result<Vec<Record>, RecordsError>;
     /// Stores a new sandbox together with the create that may be repeated.
     async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError>;

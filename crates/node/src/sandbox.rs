@@ -13,6 +13,7 @@ use crate::id::{SandboxId, Token};
 use crate::lifecycle::Kept;
 use crate::ports::Instance;
 use crate::template::{Defaults, Resolved, Template};
+use crate::volume::VolumeMount;
 
 /// What a sandbox may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +59,7 @@ pub struct Record {
     /// As the last call said it; absent means allowed.
     pub allow_internet: Option<bool>,
     pub egress: Egress,
+    pub volumes: Vec<VolumeMount>,
     pub on_timeout: OnTimeout,
     pub auto_resume: bool,
     pub metadata: BTreeMap<String, String>,
@@ -100,6 +102,7 @@ pub struct NewSandbox {
     pub public_traffic: bool,
     pub allow_internet: Option<bool>,
     pub egress: Egress,
+    pub volumes: Vec<VolumeMount>,
     pub on_timeout: OnTimeout,
     pub auto_resume: bool,
     pub metadata: BTreeMap<String, String>,

@@ -25,6 +25,7 @@ use crate::owner::{Command, Reply};
 use crate::ports::{Engine, Machine, Records};
 use crate::sandbox::Record;
 use crate::template::catalog::Catalog;
+use crate::volume::Volumes;
 
 pub(crate) struct World {
     pub engine: Arc<dyn Engine>,
@@ -33,6 +34,7 @@ pub(crate) struct World {
     pub config: SandboxesConfig,
     pub templates: Catalog,
     pub builds: Builds,
+    pub volumes: Volumes,
     /// Cancelled when the server stops: owners leave their sandboxes to their leases.
     pub stop: CancellationToken,
     registry: RwLock<HashMap<SandboxId, Handle>>,
@@ -102,6 +104,7 @@ impl World {
     ) -> Self {
         let templates = Catalog::new(Arc::clone(&records));
         let builds = Builds::new(Arc::clone(&records), uploads);
+        let volumes = Volumes::new(Arc::clone(&records));
         Self {
             engine,
             records,
@@ -109,6 +112,7 @@ impl World {
             config,
             templates,
             builds,
+            volumes,
             stop: CancellationToken::new(),
             registry: RwLock::default(),
         }

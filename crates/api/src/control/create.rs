@@ -12,7 +12,7 @@ use protocol::rest;
 use sha2::{Digest, Sha256};
 
 use super::failure::Failure;
-use super::{Answer, Generation, network, payload, timeout, view};
+use super::{Answer, Generation, network, payload, timeout, view, volumes};
 use crate::body;
 use crate::content::Content;
 use crate::server::App;
@@ -90,8 +90,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
     if let Some(iam) = &iam {
         network::check_iam(iam)?;
     }
-    let mounts = volume_mounts.unwrap_or_default();
-    network::check_mounts(&mounts)?;
+    let volumes = volumes::mounts(app, &volume_mounts.unwrap_or_default())?;
     let env_vars = env_vars.unwrap_or_default();
     if let Some((name, _)) =
         env_vars.iter().find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'))
@@ -101,7 +100,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
     let size = from.as_ref().ok().and_then(|from| from.size);
     let resources = resources(app, size, [cpu_count, memory_mb, disk_size_mb])?;
     let from = from?;
-    network::refuse_unbuilt(&network, iam.as_ref(), &mounts)?;
+    network::refuse_unbuilt(&network, iam.as_ref())?;
     Ok(NewSandbox {
         from,
         timeout: lease,
@@ -110,6 +109,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
         public_traffic,
         allow_internet: allow_internet_access,
         egress,
+        volumes,
         on_timeout,
         auto_resume,
         metadata: metadata.unwrap_or_default(),

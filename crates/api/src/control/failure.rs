@@ -5,7 +5,7 @@ use std::error::Error;
 use http::{HeaderValue, Response, StatusCode};
 use node::ports::EngineError;
 use node::template::{ChangeError, TemplateError};
-use node::{BuildError, CreateError, InvalidSandboxId, SandboxError, SnapshotError, UploadError};
+use node::{BuildError, CreateError, InvalidSandboxId, SandboxError, SnapshotError, UploadError, VolumeError};
 use protocol::headers::SHOULD_RETRY;
 use protocol::rest::ErrorBody;
 
@@ -31,6 +31,10 @@ impl Failure {
 
     fn with_code(self, error_code: &'static str) -> Self {
         Self { error_code: Some(error_code), ..self }
+    }
+
+    pub(super) fn message(&self) -> &str {
+        &self.message
     }
 
     pub(super) fn causes(&self) -> Option<&str> {
@@ -100,6 +104,17 @@ impl From<SnapshotError> for Failure {
             SnapshotError::Name(error) => Self::bad_request(error.to_string()),
             SnapshotError::Taken(_) => Self::new(StatusCode::CONFLICT, error.to_string()),
             SnapshotError::Sandbox(error) => error.into(),
+        }
+    }
+}
+
+impl From<VolumeError> for Failure {
+    fn from(error: VolumeError) -> Self {
+        match error {
+            VolumeError::InvalidName(_) | VolumeError::Taken(_) => Self::bad_request(error.to_string()),
+            VolumeError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            VolumeError::InUse { .. } => Self::new(StatusCode::CONFLICT, error.to_string()),
+            VolumeError::Node(error) => error.into(),
         }
     }
 }

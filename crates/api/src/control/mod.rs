@@ -19,6 +19,8 @@ mod templates;
 mod timeout;
 mod unbuilt;
 mod view;
+mod volume_content;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -70,6 +72,9 @@ async fn dispatch(app: &Arc<App>, request: Request<Content>) -> Answer {
     {
         return builds::upload(app, &query::decode(template), &query::decode(hash), request).await;
     }
+    if let ["volumecontent", volume, kind] = segments[..] {
+        return Ok(volume_content::serve(app, &query::decode(volume), kind, request).await);
+    }
     authenticate(app, &request)?;
     route(app, &segments, request).await
 }
@@ -102,6 +107,10 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
         (POST, ["sandboxes", sandbox, "fork"]) => snapshots::fork(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "snapshots"]) => snapshots::take(app, &id(sandbox)?, request).await,
         (GET, ["snapshots"]) => snapshots::list(app, &request),
+        (GET, ["volumes"]) => volumes::list(app),
+        (POST, ["volumes"]) => volumes::create(app, request).await,
+        (GET, ["volumes", volume]) => volumes::get(app, &query::decode(volume)),
+        (&Method::DELETE, ["volumes", volume]) => volumes::delete(app, &query::decode(volume)).await,
         (GET, ["sandbar", "capabilities"]) => Ok(capabilities::list(app)),
         (POST, ["v3", "templates"]) => builds::request(app, request).await,
         (_, ["templates", ..] | ["v2", "templates", ..]) => route_templates(app, segments, request).await,

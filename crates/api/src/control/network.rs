@@ -1,13 +1,13 @@
-//! What a create or an update may say about networks, identities and volumes: checked as E2B checks it, then answered 501 where
+//! What a create or an update may say about networks and identities: checked as E2B checks it, then answered 501 where
 //! it asks for something that is not built yet, since ignoring a restriction would be worse than refusing it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use http::{Request, StatusCode};
 use node::{EVERYTHING, Egress, EgressLists, SandboxId};
 use protocol::guest::ENVD_PORT;
-use protocol::rest::{Network, NetworkUpdate, VolumeMount};
+use protocol::rest::{Network, NetworkUpdate};
 use serde_json::Value;
 
 use super::failure::Failure;
@@ -43,7 +43,7 @@ pub(super) async fn update(app: &App, id: &SandboxId, request: Request<Content>)
     let network = Network { allow_out, deny_out, dns_servers, egress_proxy, rules, ..Network::default() };
     check(&network)?;
     let egress = egress(&network, allow_internet_access)?;
-    refuse_unbuilt(&network, None, &[])?;
+    refuse_unbuilt(&network, None)?;
     app.node.set_egress(id, egress, allow_internet_access).await?;
     Ok(body::empty(StatusCode::NO_CONTENT))
 }
@@ -116,21 +116,6 @@ fn check_rules(rules: &BTreeMap<String, Vec<Value>>) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(super) fn check_mounts(mounts: &[VolumeMount]) -> Result<(), Failure> {
-    let mut seen = HashSet::new();
-    for VolumeMount { path, .. } in mounts {
-        let parts = path.strip_prefix('/').map(|rest| rest.split('/').collect::<Vec<_>>());
-        let clean = parts.is_some_and(|parts| parts.iter().all(|part| !["", ".", ".."].contains(part)));
-        if !clean {
-            return Err(Failure::bad_request(format!("volumeMounts: '{path}' is not a clean absolute path")));
-        }
-        if !seen.insert(path) {
-            return Err(Failure::bad_request(format!("volumeMounts: '{path}' is used twice")));
-        }
-    }
-    Ok(())
-}
-
 pub(super) fn check_iam(iam: &Value) -> Result<(), Failure> {
     let Some(tokens) = iam.get("tokens").and_then(Value::as_object) else { return Ok(()) };
     if tokens.len() > MOST_IAM_TOKENS {
@@ -145,7 +130,7 @@ pub(super) fn check_iam(iam: &Value) -> Result<(), Failure> {
 }
 
 /// Refuses what is right and not built yet.
-pub(super) fn refuse_unbuilt(network: &Network, iam: Option<&Value>, mounts: &[VolumeMount]) -> Result<(), Failure> {
+pub(super) fn refuse_unbuilt(network: &Network, iam: Option<&Value>) -> Result<(), Failure> {
     let Network {
         allow_public_traffic: _,
         allow_out: _,
@@ -164,7 +149,6 @@ pub(super) fn refuse_unbuilt(network: &Network, iam: Option<&Value>, mounts: &[V
         ("network.rules", rules.as_ref().is_some_and(|rules| !rules.is_empty())),
         ("network.httpsPorts", https_ports.as_ref().is_some_and(|list| !list.is_empty())),
         ("iam", has_tokens),
-        ("volumeMounts", !mounts.is_empty()),
     ];
     match asked.iter().find(|(_, asked)| *asked) {
         Some((name, _)) => {

@@ -29,7 +29,7 @@ pub(super) fn answer(method: &Method, segments: &[&str]) -> Answer {
     };
     let not_found = || Failure::new(StatusCode::NOT_FOUND, format!("path '/{path}' not found"));
     let unbuilt = match (generation, rest) {
-        (None, ["snapshots"]) => false,
+        (None, ["snapshots"] | ["volumes"] | ["volumes", _]) => false,
         (_, [first, ..]) => PREFIXES.contains(first),
         _ => false,
     };
@@ -47,7 +47,7 @@ pub(super) fn answer(method: &Method, segments: &[&str]) -> Answer {
             _,
             "resume" | "pause" | "timeout" | "refreshes" | "metrics" | "fork" | "snapshots" | "network",
         ] => generation.is_none(),
-        ["snapshots"] => generation.is_none(),
+        ["snapshots"] | ["volumes"] | ["volumes", _] => generation.is_none(),
         ["sandbar", "capabilities"] => generation.is_none(),
         _ => false,
     };

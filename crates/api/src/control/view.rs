@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use node::lifecycle::Kept;
-use node::{Created, EgressLists, OnTimeout, Record, Seen, Standing};
+use node::{Created, EgressLists, OnTimeout, Record, Seen, Standing, VolumeMount};
 use protocol::guest::ENVD_VERSION;
 use protocol::rest::{self, Lifecycle, ListedSandbox, Network, PauseMode, Sandbox, SandboxDetail, SandboxState};
 
@@ -49,9 +49,13 @@ pub(super) fn listed(seen: &Seen) -> ListedSandbox {
         disk_size_mb: record.resources.disk_mb,
         state,
         metadata: record.metadata.clone(),
-        volume_mounts: Vec::new(),
+        volume_mounts: record.volumes.iter().map(mount).collect(),
         pause_mode,
     }
+}
+
+fn mount(mount: &VolumeMount) -> rest::VolumeMount {
+    rest::VolumeMount { name: mount.name.clone(), path: mount.path.clone() }
 }
 
 pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {

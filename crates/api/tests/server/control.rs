@@ -124,8 +124,8 @@ async fn a_create_that_is_wrong_says_what() {
         ),
         (
             r#"{"templateID":"base","volumeMounts":[{"name":"v","path":"/a"}]}"#,
-            501,
-            "volumeMounts is not implemented by this server yet",
+            400,
+            "volumeMounts: volume 'v' not found",
         ),
     ] {
         check(&server, "POST /v2/sandboxes", body, status, json!({ "message": message })).await;
@@ -185,8 +185,10 @@ async fn unknown_and_unbuilt_calls_are_told_apart() {
         ("GET /templates/aliases/team/name", 404),
         ("DELETE /templates/local%2Fnothing%3Adefault", 404),
         ("DELETE /templates/base", 403),
-        ("GET /volumes", 501),
-        ("GET /volumecontent/v/dir?path=%2F", 501),
+        ("GET /volumes", 200),
+        ("GET /volumes/v", 404),
+        ("PATCH /volumes", 405),
+        ("GET /volumecontent/v/dir?path=%2F", 404),
         ("GET /secrets", 501),
         ("GET /teams", 501),
         ("GET /", 404),

@@ -6,3 +6,4 @@ mod elsewhere;
 mod network;
 mod snapshots;
 mod support;
+mod volumes;

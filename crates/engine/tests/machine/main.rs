@@ -11,6 +11,7 @@ mod isolation;
 mod life;
 mod support;
 mod survival;
+mod volumes;
 mod work;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,7 +36,8 @@ fn main() -> ExitCode {
         .init();
     // Before any thread: the pools of the tests are nobody else's business.
     sandbar_engine::enter_private_mounts().expect("root, and a mount namespace");
-    let all: Vec<Test> = [life::TESTS, work::TESTS, isolation::TESTS, survival::TESTS, boot_time::TESTS].concat();
+    let all: Vec<Test> =
+        [life::TESTS, work::TESTS, isolation::TESTS, volumes::TESTS, survival::TESTS, boot_time::TESTS].concat();
     if arguments.iter().any(|argument| argument == "--list") {
         all.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;

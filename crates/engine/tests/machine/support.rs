@@ -98,12 +98,18 @@ pub(crate) fn fresh_name() -> String {
     format!("test{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// No sandbox of these tests has business outside.
+pub(crate) fn closed() -> Policy {
+    Policy::unheard(Rules::default().deny_everything())
+}
+
 pub(crate) async fn boot_of(engine: &Engine, name: &str) -> Boot {
     Boot {
         name: name.to_owned(),
         template: engine.base_template().await.unwrap(),
         limits: LIMITS,
-        egress: Policy::unheard(Rules::default().deny_everything()),
+        egress: closed(),
+        volumes: Vec::new(),
         boot_id: "11111111-2222-3333-4444-555555555555".to_owned(),
         hostname: "sandbox".to_owned(),
         guest_config: b"{}".to_vec(),

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use sandbar_engine::{Engine, Instance};
 
 use crate::Test;
-use crate::support::{Place, block_on, boot_of, engine_at, eventually, fresh_name, on_host, remains_of, run_at};
+use crate::support::{
+    Place, block_on, boot_of, closed, engine_at, eventually, fresh_name, on_host, remains_of, run_at,
+};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_later_server_adopts_what_runs", a_later_server_adopts_what_runs),
@@ -133,12 +135,12 @@ fn a_later_server_adopts_what_runs() {
     assert_eq!(run_at(&socket, "cat /tmp/file").0, "before\n", "it goes on without a server");
 
     let engine = block_on(place.engine());
-    let machine = block_on(engine.adopt("running", running, false)).unwrap().expect("it runs");
+    let machine = block_on(engine.adopt("running", running, closed())).unwrap().expect("it runs");
     assert_eq!(machine.instance(), running);
     assert_eq!(run_at(machine.guest_socket(), "pgrep -c sleep; cat /tmp/file").0, "1\nbefore\n");
     assert_eq!(block_on(machine.usage()).unwrap().disk_limit, 512 << 20);
 
-    let cold = block_on(engine.adopt("frozenone", frozen, false)).unwrap().expect("it is there");
+    let cold = block_on(engine.adopt("frozenone", frozen, closed())).unwrap().expect("it is there");
     let used = || block_on(cold.usage()).unwrap().cpu_usec;
     let before = used();
     let path = cold.guest_socket().to_owned();
@@ -149,7 +151,7 @@ fn a_later_server_adopts_what_runs() {
     assert_eq!(question.join().unwrap().0, "awake\n");
 
     // The identity is checked in every part.
-    let adopt = |name: &str, instance| block_on(engine.adopt(name, instance, false)).unwrap().is_some();
+    let adopt = |name: &str, instance| block_on(engine.adopt(name, instance, closed())).unwrap().is_some();
     assert!(!adopt("running", Instance { start_time: running.start_time + 1, ..running }));
     assert!(!adopt("running", frozen));
     assert!(!adopt("unknown", running));
@@ -180,7 +182,7 @@ fn a_sweep_ends_what_nobody_knows() {
     for instance in stray {
         eventually("the end of a stray", || !Path::new(&format!("/proc/{}", instance.pid)).exists());
     }
-    let machine = block_on(engine.adopt("kept", kept, false)).unwrap().expect("it was to be kept");
+    let machine = block_on(engine.adopt("kept", kept, closed())).unwrap().expect("it was to be kept");
     assert_eq!(run_at(machine.guest_socket(), "echo fine").0, "fine\n");
     let again = block_on(async { engine.boot(boot_of(&engine, "filesonly").await).await.unwrap() });
     assert_eq!(run_at(again.guest_socket(), "echo fine").0, "fine\n");

@@ -23,10 +23,19 @@ fn mount_setattr(mount: BorrowedFd<'_>, mut attributes: libc::mount_attr) -> io:
 
 /// Makes a detached mount show ids as `user_namespace` maps them: id 0 on disk is that namespace's root.
 pub(crate) fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    map_with(mount, user_namespace, 0)
+}
+
+/// As [`map_ids`], and nothing on the mount is a device or runs with the ids of its owner.
+pub(crate) fn share(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    map_with(mount, user_namespace, libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV)
+}
+
+fn map_with(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, further: u64) -> io::Result<()> {
     mount_setattr(
         mount,
         libc::mount_attr {
-            attr_set: libc::MOUNT_ATTR_IDMAP,
+            attr_set: libc::MOUNT_ATTR_IDMAP | further,
             attr_clr: 0,
             propagation: 0,
             userns_fd: u64::try_from(user_namespace.as_raw_fd()).expect("an open descriptor is not negative"),

@@ -60,7 +60,14 @@ impl BuildMachine {
             let boot_id = uuid::Uuid::new_v4().to_string();
             world
                 .engine
-                .boot(Boot { id: id.clone(), resources, egress: Policy::unheard(Rules::default()), boot_id, guest })
+                .boot(Boot {
+                    id: id.clone(),
+                    resources,
+                    egress: Policy::unheard(Rules::default()),
+                    volumes: Vec::new(),
+                    boot_id,
+                    guest,
+                })
                 .await
         };
         match booted.await {

@@ -241,6 +241,7 @@ impl Owner {
             id: self.record.id.clone(),
             resources: self.record.resources,
             egress: self.egress_policy(),
+            volumes: self.record.volumes.clone(),
             boot_id: self.record.boot_id.clone(),
             guest: guest_config(&self.record),
         };

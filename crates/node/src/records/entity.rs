@@ -36,6 +36,8 @@ pub(super) mod sandbox {
         pub defaults: Option<String>,
         /// What it may reach; absent in rows from before there were rules.
         pub egress: Option<String>,
+        /// Its volumes; absent in rows from before there were any.
+        pub volumes: Option<String>,
     }
 
     #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
@@ -54,6 +56,26 @@ pub(super) mod template {
         #[sea_orm(primary_key, auto_increment = false)]
         pub id: String,
         pub document: String,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}
+
+/// Files that outlive sandboxes.
+pub(super) mod volume {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "volume")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub id: String,
+        pub name: String,
+        pub token: String,
+        pub files: String,
     }
 
     #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -9,7 +9,32 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(First), Box::new(Second), Box::new(Third), Box::new(Fourth)]
+        vec![Box::new(First), Box::new(Second), Box::new(Third), Box::new(Fourth), Box::new(Fifth)]
+    }
+}
+
+/// Volumes, and who has them.
+struct Fifth;
+
+impl MigrationName for Fifth {
+    fn name(&self) -> &str {
+        "m0005_volumes"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Fifth {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let volumes = Table::alter().table("sandbox").add_column(string_null("volumes")).to_owned();
+        manager.alter_table(volumes).await?;
+        let volume = Table::create()
+            .table("volume")
+            .col(string("id").primary_key())
+            .col(string("name").unique_key())
+            .col(string("token"))
+            .col(string("files"))
+            .to_owned();
+        manager.create_table(volume).await
     }
 }
 

@@ -18,14 +18,15 @@ use sea_orm::{
 };
 use sea_orm_migration::MigratorTrait;
 
-use super::entity::{creation, layer, sandbox, template};
+use super::entity::{creation, layer, sandbox, template, volume};
 use super::migration::Migrator;
 use crate::build::Layer;
 use crate::id::SandboxId;
 use crate::lifecycle::Kept;
-use crate::ports::{Instance, Records, RecordsError, TemplateRecords};
+use crate::ports::{Instance, Records, RecordsError, TemplateRecords, VolumeRecords};
 use crate::sandbox::{Created, OnTimeout, Record, Repeatable, Resources, Standing};
 use crate::template::{Template, TemplateRecord};
+use crate::volume::Volume;
 
 /// Only another program with the file open makes this wait.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -205,6 +206,33 @@ impl TemplateRecords for SqliteRecords {
     }
 }
 
+#[async_trait]
+impl VolumeRecords for SqliteRecords {
+    async fn volumes(&self) -> Result<Vec<Volume>, RecordsError> {
+        let rows = volume::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
+        let understood = rows.into_iter().map(|volume::Model { id, name, token, files }| {
+            Ok(Volume { id, name, token: token.into(), files: files.parse().map_err(cannot("understand"))? })
+        });
+        understood.collect()
+    }
+
+    async fn put_volume(&self, volume: &Volume) -> Result<(), RecordsError> {
+        let row = volume::ActiveModel {
+            id: Set(volume.id.clone()),
+            name: Set(volume.name.clone()),
+            token: Set(volume.token.reveal().to_owned()),
+            files: Set(volume.files.to_string()),
+        };
+        let stored = volume::Entity::insert(row).exec_without_returning(&self.database).await;
+        stored.map(|_| ()).map_err(cannot("write"))
+    }
+
+    async fn remove_volume(&self, id: &str) -> Result<(), RecordsError> {
+        let removed = volume::Entity::delete_by_id(id).exec(&self.database).await;
+        removed.map(|_| ()).map_err(cannot("change"))
+    }
+}
+
 fn layer_of(row: layer::Model) -> Result<Layer, Damage> {
     Ok(Layer { key: row.key, files: row.files.parse()?, used_at: Timestamp::from_microsecond(row.used_at_us)? })
 }
@@ -256,6 +284,7 @@ fn to_row(record: &Record) -> Result<sandbox::Model, Damage> {
         boot_id: record.boot_id.clone(),
         defaults: Some(serde_json::to_string(&record.defaults)?),
         egress: Some(serde_json::to_string(&record.egress)?),
+        volumes: Some(serde_json::to_string(&record.volumes)?),
     })
 }
 
@@ -299,5 +328,6 @@ fn from_row(row: sandbox::Model) -> Result<Record, Damage> {
         boot_id: row.boot_id,
         defaults: row.defaults.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
         egress: row.egress.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
+        volumes: row.volumes.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
     })
 }

@@ -6,3 +6,4 @@ mod records;
 mod restart;
 mod snapshots;
 mod support;
+mod volumes;

@@ -36,6 +36,7 @@ fn record() -> Record {
         traffic_token: None,
         allow_internet: Some(false),
         egress: egress(&["1.1.1.1", "*.example.com"], &["0.0.0.0/0"]),
+        volumes: Vec::new(),
         on_timeout: OnTimeout::Pause(Kept::Files),
         auto_resume: true,
         metadata: pair("a b", "c&d \u{1F980}"),
@@ -63,6 +64,7 @@ async fn keeps_every_field(records: &dyn Records) {
         defaults: template::Defaults::default(),
         allow_internet: None,
         egress: Egress::default(),
+        volumes: Vec::new(),
         mcp: None,
         ..record()
     };

@@ -100,8 +100,14 @@ async fn changes_cut_short_are_undone() {
     let unknown = SandboxId::random();
     let guest = GuestConfig { sandbox_id: unknown.to_string(), ..GuestConfig::default() };
     let resources = pausing.resources;
-    let boot =
-        Boot { id: unknown, resources, egress: Policy::unheard(Rules::default()), boot_id: String::new(), guest };
+    let boot = Boot {
+        id: unknown,
+        resources,
+        egress: Policy::unheard(Rules::default()),
+        volumes: Vec::new(),
+        boot_id: String::new(),
+        guest,
+    };
     lab.engine.boot(boot).await.expect("it boots");
     // Killed, and only the record is gone.
     let killed = left_behind(&lab, new_sandbox()).await;

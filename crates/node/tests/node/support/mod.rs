@@ -79,6 +79,7 @@ pub(crate) fn new_sandbox() -> NewSandbox {
         public_traffic: true,
         allow_internet: None,
         egress: Egress::default(),
+        volumes: Vec::new(),
         on_timeout: OnTimeout::Kill,
         auto_resume: false,
         metadata: BTreeMap::new(),

@@ -1,0 +1,175 @@
+//! What is on its way into a volume or out of it: files are written aside and appear whole; trees are taken aside and then removed.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, open, openat, renameat, renameat_with, unlinkat};
+use rustix::io::Errno;
+
+use super::VolumeDirectory;
+use super::content::{ContentError, Entry, Owner};
+use super::path::VolumePath;
+
+/// Names in staging are used once in the life of a server; its next one finds staging empty.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+/// How often a directory is emptied again that somebody inside it still fills.
+const ATTEMPTS: usize = 64;
+
+fn fresh_name() -> CString {
+    CString::new(NEXT.fetch_add(1, Ordering::Relaxed).to_string()).expect("a number has no zero byte")
+}
+
+/// A file that is being written. Dropped, it is gone.
+#[derive(Debug)]
+pub struct Staged {
+    file: File,
+    directory: OwnedFd,
+    name: CString,
+}
+
+impl Staged {
+    /// What is written here is in the file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // Absent once it is in its place.
+        let _ = unlinkat(&self.directory, self.name.as_c_str(), AtFlags::empty());
+    }
+}
+
+impl VolumeDirectory {
+    /// A new file that is in no place yet.
+    pub fn stage(&self) -> Result<Staged, ContentError> {
+        let (directory, name) = (self.open_staging()?, fresh_name());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&directory, name.as_c_str(), flags, Mode::RUSR | Mode::WUSR).map_err(io::Error::from)?;
+        Ok(Staged { file: file.into(), directory, name })
+    }
+
+    /// Puts a staged file in its place, whole, with the directories above it. What is there is replaced, or kept and refused.
+    pub fn place(
+        &self,
+        staged: &Staged,
+        path: &VolumePath,
+        owner: Owner,
+        replace: bool,
+    ) -> Result<Entry, ContentError> {
+        let owner = owner.check()?.or_usual(0o644);
+        let Some((above, name)) = path.split() else {
+            return Err(ContentError::Unfit(path.to_string(), "a directory"));
+        };
+        staged.file.sync_data()?;
+        owner.apply(staged.file.as_fd()).map_err(io::Error::from)?;
+        let directory = self.make_all(&above)?;
+        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        renameat_with(&staged.directory, staged.name.as_c_str(), &directory, name, flags)
+            .map_err(ContentError::about(path))?;
+        self.stat(path)
+    }
+
+    /// Removes an entry with all that is below it. A link is removed, not what it leads to.
+    pub fn remove(&self, path: &VolumePath) -> Result<(), ContentError> {
+        let Some((above, name)) = path.split() else {
+            return Err(ContentError::Invalid("the root of a volume cannot be removed".to_owned()));
+        };
+        let (directory, staging, doomed) =
+            (self.follow(&above, OFlags::DIRECTORY)?, self.open_staging()?, fresh_name());
+        let aside = || renameat(&directory, name, &staging, doomed.as_c_str());
+        match aside() {
+            // Even a rename takes room. What is removed in its place gives some back.
+            Err(Errno::DQUOT | Errno::NOSPC) => {
+                if thin_out(&directory, name).map_err(ContentError::about(path))? {
+                    return Ok(());
+                }
+                aside().map_err(ContentError::about(path))?;
+            }
+            moved => moved.map_err(ContentError::about(path))?,
+        }
+        raze(&staging, doomed).map_err(io::Error::from)?;
+        Ok(())
+    }
+
+    pub(super) fn clear_staging(&self) -> io::Result<()> {
+        let staging = self.open_staging()?;
+        for name in names(&staging)? {
+            raze(&staging, name)?;
+        }
+        Ok(())
+    }
+
+    fn open_staging(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(open(&self.staging, flags, Mode::empty())?)
+    }
+}
+
+/// Removes what is called `name` where it is, or if that is a directory, what is in it besides directories. Says whether it is gone.
+fn thin_out(directory: &OwnedFd, name: &str) -> rustix::io::Result<bool> {
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        gone => return gone.map(|()| true),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let inner = openat(directory, name, flags, Mode::empty())?;
+    for file in names(&inner)? {
+        match unlinkat(&inner, file.as_c_str(), AtFlags::empty()) {
+            Err(Errno::ISDIR | Errno::NOENT) | Ok(()) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+/// Removes what is called `name` in `staging`. Whoever made the tree decided how deep it is, so nothing here goes down with it:
+/// each directory found is lifted up into staging and waits for its turn.
+fn raze(staging: &OwnedFd, name: CString) -> rustix::io::Result<()> {
+    let (mut doomed, mut again) = (vec![name], 0);
+    while let Some(name) = doomed.pop() {
+        match unlinkat(staging, name.as_c_str(), AtFlags::empty()) {
+            Err(Errno::ISDIR) => {}
+            Ok(()) | Err(Errno::NOENT) => continue,
+            Err(error) => return Err(error),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = openat(staging, name.as_c_str(), flags, Mode::empty())?;
+        for inner in names(&directory)? {
+            match unlinkat(&directory, inner.as_c_str(), AtFlags::empty()) {
+                Err(Errno::ISDIR) => {
+                    let lifted = fresh_name();
+                    renameat(&directory, inner.as_c_str(), staging, lifted.as_c_str())?;
+                    doomed.push(lifted);
+                }
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match unlinkat(staging, name.as_c_str(), AtFlags::REMOVEDIR) {
+            // Somebody who works in there has made something meanwhile.
+            Err(Errno::NOTEMPTY) if again < ATTEMPTS => {
+                again += 1;
+                doomed.push(name);
+            }
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn names(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,184 @@
+//! Volumes: files that outlive sandboxes and may be in several at once.
+//!
+//! Files are made before the record that names them and removed after it, so that whatever a killed server leaves is swept.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use engine::volume::VolumeDirectory;
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+
+use crate::error::SandboxError;
+use crate::id::{FilesId, Token, random_name};
+use crate::node::Node;
+use crate::ports::{EngineError, Records, RecordsError};
+
+const LONGEST_NAME: usize = 128;
+
+/// What is known of one volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    pub id: String,
+    pub name: String,
+    /// Opens its content.
+    pub token: Token,
+    pub files: FilesId,
+}
+
+/// A volume in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMount {
+    pub volume: String,
+    /// As it was called when the sandbox was made.
+    pub name: String,
+    /// Where it is inside.
+    pub path: String,
+    pub(crate) files: FilesId,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    #[error("'{0}' cannot be the name of a volume: it needs 1 to 128 characters of a-z, A-Z, 0-9, _ and -")]
+    InvalidName(String),
+    #[error("volume '{0}' exists already")]
+    Taken(String),
+    #[error("volume '{0}' not found")]
+    NotFound(String),
+    #[error("volume '{name}' is mounted in sandbox {sandbox}")]
+    InUse { name: String, sandbox: String },
+    #[error(transparent)]
+    Node(#[from] SandboxError),
+}
+
+impl From<RecordsError> for VolumeError {
+    fn from(error: RecordsError) -> Self {
+        Self::Node(error.into())
+    }
+}
+
+impl From<EngineError> for VolumeError {
+    fn from(error: EngineError) -> Self {
+        Self::Node(error.into())
+    }
+}
+
+struct Known {
+    volume: Arc<Volume>,
+    /// Opened once: opening clears away what was half done, and that may be somebody's upload.
+    directory: Arc<OnceCell<VolumeDirectory>>,
+}
+
+/// All volumes there are. Reading is from memory; a change is stored before anybody sees it.
+pub(crate) struct Volumes {
+    records: Arc<dyn Records>,
+    known: RwLock<BTreeMap<String, Known>>,
+    /// Held by whoever changes something, so that changes come one after the other.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl Volumes {
+    pub(crate) fn new(records: Arc<dyn Records>) -> Self {
+        Self { records, known: RwLock::default(), changing: tokio::sync::Mutex::default() }
+    }
+
+    /// Reads what earlier servers stored.
+    pub(crate) async fn load(&self) -> Result<(), RecordsError> {
+        for volume in self.records.volumes().await? {
+            self.insert(volume, OnceCell::new());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Volume>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.values().map(|known| Arc::clone(&known.volume)).collect()
+    }
+
+    fn insert(&self, volume: Volume, directory: OnceCell<VolumeDirectory>) -> Arc<Volume> {
+        let volume = Arc::new(volume);
+        let known = Known { volume: Arc::clone(&volume), directory: Arc::new(directory) };
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(volume.id.clone(), known);
+        volume
+    }
+
+    fn find(&self, id: &str) -> Option<(Arc<Volume>, Arc<OnceCell<VolumeDirectory>>)> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(id).map(|known| (Arc::clone(&known.volume), Arc::clone(&known.directory)))
+    }
+}
+
+impl Node {
+    /// Every volume, in no order that means anything.
+    pub fn volumes(&self) -> Vec<Arc<Volume>> {
+        self.world.volumes.all()
+    }
+
+    pub fn volume(&self, id: &str) -> Result<Arc<Volume>, VolumeError> {
+        self.world.volumes.find(id).map(|(volume, _)| volume).ok_or_else(|| VolumeError::NotFound(id.to_owned()))
+    }
+
+    /// Makes an empty volume.
+    pub async fn create_volume(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if !(1..=LONGEST_NAME).contains(&name.len()) || !name.bytes().all(plain) {
+            return Err(VolumeError::InvalidName(name.to_owned()));
+        }
+        let (world, name) = (Arc::clone(&self.world), name.to_owned());
+        self.complete(async move {
+            let volumes = &world.volumes;
+            let _turn = volumes.changing.lock().await;
+            if volumes.all().iter().any(|volume| volume.name == name) {
+                return Err(VolumeError::Taken(name));
+            }
+            let volume = Volume { id: random_name('v'), name, token: Token::random(), files: FilesId::random() };
+            let directory = world.engine.open_volume(&volume.files, world.config.volume_bytes()).await?;
+            if let Err(error) = volumes.records.put_volume(&volume).await {
+                world.remove_unused(&[volume.files]).await;
+                return Err(error.into());
+            }
+            Ok(volumes.insert(volume, OnceCell::new_with(Some(directory))))
+        })
+        .await
+    }
+
+    /// Removes a volume that no sandbox has, running or paused.
+    pub async fn delete_volume(&self, id: &str) -> Result<(), VolumeError> {
+        let (world, id) = (Arc::clone(&self.world), id.to_owned());
+        self.complete(async move {
+            let volumes = &world.volumes;
+            let _turn = volumes.changing.lock().await;
+            let (volume, _) = volumes.find(&id).ok_or_else(|| VolumeError::NotFound(id.clone()))?;
+            let has = |record: &crate::Record| record.volumes.iter().any(|mount| mount.volume == id);
+            if let Some(view) = world.views().into_iter().find(|view| has(&view.record)) {
+                let sandbox = view.record.id.to_string();
+                return Err(VolumeError::InUse { name: volume.name.clone(), sandbox });
+            }
+            volumes.records.remove_volume(&id).await?;
+            volumes.known.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            world.remove_unused(std::slice::from_ref(&volume.files)).await;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Where the files of a volume are.
+    pub async fn volume_directory(&self, id: &str) -> Result<VolumeDirectory, VolumeError> {
+        let (volume, directory) = self.world.volumes.find(id).ok_or_else(|| VolumeError::NotFound(id.to_owned()))?;
+        let open = || self.world.engine.open_volume(&volume.files, self.world.config.volume_bytes());
+        Ok(directory.get_or_try_init(open).await?.clone())
+    }
+
+    /// The volume called `name`, to be mounted at `path`.
+    pub fn volume_mount(&self, name: &str, path: &str) -> Result<VolumeMount, VolumeError> {
+        let volumes = self.world.volumes.all();
+        let volume = volumes.iter().find(|volume| volume.name == name);
+        let volume = volume.ok_or_else(|| VolumeError::NotFound(name.to_owned()))?;
+        Ok(VolumeMount {
+            volume: volume.id.clone(),
+            name: name.to_owned(),
+            path: path.to_owned(),
+            files: volume.files.clone(),
+        })
+    }
+}
