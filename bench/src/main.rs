@@ -19,7 +19,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use clap::Parser;
 
-use crate::measure::Plan;
+use crate::measure::{Plan, Selection};
 use crate::report::Report;
 use crate::server::Server;
 
@@ -46,10 +46,9 @@ struct Args {
     /// Keep the figures and the method in this file.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Only the measurements whose name contains this: create, run, transfer, pause, clients, tools, snapshots,
-    /// rotation, density.
-    #[arg(long, default_value = "")]
-    only: String,
+    /// Only the measurements whose name contains this.
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    only: Selection,
 }
 
 /// Set once this program runs in a mount namespace of its own.

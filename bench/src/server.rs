@@ -20,10 +20,26 @@ pub(crate) struct Server {
     data: TempDir,
     pub(crate) address: SocketAddr,
     pub(crate) key: String,
+    /// Of the studio's first user; none when the server has no studio.
+    pub(crate) token: Option<String>,
+}
+
+/// What a server says before it serves.
+struct Said {
+    address: SocketAddr,
+    key: String,
+    token: Option<String>,
+}
+
+/// The value of a variable that a line exports.
+fn exported(line: &str, name: &str) -> Option<String> {
+    let (_, value) = line.split_once(&format!("{name}="))?;
+    value.split_whitespace().next().map(|value| value.trim_matches(['"', '\'']).to_owned())
 }
 
 impl Server {
-    /// Starts `sandbar up --ephemeral` and waits until it says that it serves.
+    /// Starts `sandbar up --ephemeral` and waits until it says that it serves. Its studio builds nothing: a build would be measured
+    /// along with everything else.
     pub(crate) fn start(program: &Path, data: Option<&Path>) -> anyhow::Result<Self> {
         let data = match data {
             Some(parent) => TempDir::with_prefix_in("sandbar-bench-", parent),
@@ -31,7 +47,7 @@ impl Server {
         }
         .context("cannot make a data directory")?;
         let mut command = Command::new(program);
-        command.args(["up", "--listen", "127.0.0.1:0", "--ephemeral", "--data"]).arg(data.path());
+        command.args(["up", "--listen", "127.0.0.1:0", "--ephemeral", "--builds", "0", "--data"]).arg(data.path());
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             if name.starts_with("E2B_") || name.starts_with("SANDBAR_") {
@@ -45,7 +61,7 @@ impl Server {
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
         match Self::ready(&mut child) {
-            Ok((address, key)) => Ok(Self { child, data, address, key }),
+            Ok(Said { address, key, token }) => Ok(Self { child, data, address, key, token }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -54,7 +70,7 @@ impl Server {
         }
     }
 
-    fn ready(child: &mut Child) -> anyhow::Result<(SocketAddr, String)> {
+    fn ready(child: &mut Child) -> anyhow::Result<Said> {
         let output = child.stdout.take().context("the server has no output")?;
         let (send, lines) = mpsc::channel();
         // Reads on after the ready line too: a full pipe would stop the server. Ends with the server's output.
@@ -64,15 +80,15 @@ impl Server {
             }
         });
         let end = Instant::now() + START_DEADLINE;
-        let mut key = None;
+        let (mut key, mut token) = (None, None);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let line = lines.recv_timeout(left).context("no line `ready: …`")?;
-            if let Some((_, value)) = line.split_once("E2B_API_KEY=") {
-                key = value.split_whitespace().next().map(|key| key.trim_matches(['"', '\'']).to_owned());
-            }
+            key = key.or_else(|| exported(&line, "E2B_API_KEY"));
+            token = token.or_else(|| exported(&line, "SANDBAR_TOKEN"));
             if let Some(url) = line.strip_prefix("ready: ") {
-                return Ok((http::address(url.trim())?, key.context("no E2B_API_KEY before the ready line")?));
+                let key = key.context("no E2B_API_KEY before the ready line")?;
+                return Ok(Said { address: http::address(url.trim())?, key, token });
             }
         }
     }

@@ -6,9 +6,12 @@ mod density;
 mod pause;
 mod rotation;
 mod snapshots;
+mod studio;
 mod tools;
 mod transfer;
 mod turns;
+
+use std::str::FromStr;
 
 use serde::Serialize;
 
@@ -33,6 +36,10 @@ pub(crate) struct Plan {
     pub(crate) snapshot_files: usize,
     pub(crate) rotations: usize,
     pub(crate) rotation_files: usize,
+    /// Reads a second.
+    pub(crate) studio_rate: usize,
+    pub(crate) studio_seconds: usize,
+    pub(crate) studio_watchers: usize,
 }
 
 impl Plan {
@@ -54,6 +61,9 @@ impl Plan {
             snapshot_files: 10_000,
             rotations: 5,
             rotation_files: 1_000,
+            studio_rate: 1_000,
+            studio_seconds: 20,
+            studio_watchers: 500,
         }
     }
 
@@ -75,6 +85,9 @@ impl Plan {
             snapshot_files: 400,
             rotations: 1,
             rotation_files: 100,
+            studio_rate: 200,
+            studio_seconds: 3,
+            studio_watchers: 100,
         }
     }
 }
@@ -120,26 +133,44 @@ impl Row {
 
 type Step = fn(&Server, &Plan) -> anyhow::Result<Vec<Row>>;
 
-/// Runs the measurements whose name contains `only`, in an order that keeps the memory figure last.
-pub(crate) fn all(server: &Server, plan: &Plan, only: &str) -> anyhow::Result<Vec<Row>> {
-    let steps: [(&str, Step); 10] = [
-        ("create", commands::create),
-        ("run", commands::warm),
-        ("transfer", transfer::transfer),
-        ("pause", pause::pause),
-        ("clients", clients::clients),
-        ("tools", tools::tools),
-        ("snapshots", snapshots::snapshots),
-        ("rotation", rotation::rotation),
-        ("loop", turns::turns),
-        ("density", density::density),
-    ];
-    let mut rows = Vec::new();
-    for (name, step) in steps {
-        if name.contains(only) {
-            eprintln!("measuring: {name}");
-            rows.extend(step(server, plan)?);
+/// All of them, in an order that keeps the memory figure last.
+const STEPS: &[(&str, Step)] = &[
+    ("create", commands::create),
+    ("run", commands::warm),
+    ("transfer", transfer::transfer),
+    ("pause", pause::pause),
+    ("clients", clients::clients),
+    ("tools", tools::tools),
+    ("snapshots", snapshots::snapshots),
+    ("rotation", rotation::rotation),
+    ("loop", turns::turns),
+    ("studio", studio::studio),
+    ("density", density::density),
+];
+
+/// The measurements to take.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Selection(String);
+
+/// Those whose name contains the text. A text that no name contains would measure nothing and look like success.
+impl FromStr for Selection {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names: Vec<&str> = STEPS.iter().map(|(name, _)| *name).collect();
+        if names.iter().any(|name| name.contains(text)) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(format!("no measurement is called so; there are {}", names.join(", ")))
         }
+    }
+}
+
+pub(crate) fn all(server: &Server, plan: &Plan, only: &Selection) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, step) in STEPS.iter().filter(|(name, _)| name.contains(&only.0)) {
+        eprintln!("measuring: {name}");
+        rows.extend(step(server, plan)?);
     }
     Ok(rows)
 }
