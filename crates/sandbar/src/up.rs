@@ -166,7 +166,7 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let elsewhere = workshop.as_mut().map(|workshop| {
         workshop.work();
-        let router = rest::router(workshop.studio.clone(), &rest::Face::default(), stop.clone());
+        let router = rest::router(workshop.studio.clone(), &Workshop::face(&config), stop.clone());
         Elsewhere::new(TowerToHyperService::new(router))
     });
     let face = ApiConfig { api_key, domain: domain(address), extensions: config.extensions };
