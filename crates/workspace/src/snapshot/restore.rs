@@ -402,7 +402,12 @@ async fn send(process: &Process, content: impl Stream<Item = Result<Bytes, Store
     let (mut open, mut half) = (true, false);
     while let Some(piece) = content.next().await {
         let piece = piece.map_err(Sending::Store)?;
-        hasher.update(&piece);
+        // While the sandbox takes it: one after the other, `tar` would wait for every digest.
+        let hashed = piece.clone();
+        let hashing = tokio::task::spawn_blocking(move || {
+            hasher.update(&hashed);
+            hasher
+        });
         if open {
             match process.send_stdin(piece).await {
                 Ok(()) => {}
@@ -410,6 +415,7 @@ async fn send(process: &Process, content: impl Stream<Item = Result<Bytes, Store
                 Err(error) => return Err(Sending::Sandbox(error)),
             }
         }
+        hasher = hashing.await.expect("a digest is made of any bytes");
         if !half {
             half = true;
             reach(Point::RestoreHalfSent).await;
