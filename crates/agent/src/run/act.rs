@@ -17,7 +17,6 @@ use crate::change::{Change, Ended, Fact, Strikes};
 use crate::event::{Event, Image};
 use crate::ledger::facts;
 use crate::message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
-use crate::model::Fault;
 use crate::stop::StopReason;
 
 /// Reads side by side.
@@ -270,44 +269,6 @@ impl Run {
         }
     }
 
-    /// Calls that cannot be made at all get their results at once: unknown tools, inputs that are none.
-    pub(super) fn refuse_faulty(&mut self, faults: &[(String, Fault)]) {
-        let calls = self.calls();
-        let names = tools::NAMES.join(", ");
-        let (mut refused, mut unfinished) = (0, false);
-        for call in &calls {
-            let fault = faults.iter().find(|(id, _)| *id == call.id).map(|(_, fault)| fault);
-            let text = match fault {
-                Some(Fault::Unfinished) => {
-                    unfinished = true;
-                    "Not executed: the answer was cut off before this call was complete. Make it again, in smaller pieces.".to_owned()
-                }
-                Some(Fault::Invalid { problem, begins }) => format!(
-                    "Not executed: the input is not a JSON object ({problem}). It began with: {begins}\n{}",
-                    fields(&call.name)
-                ),
-                None if !tools::NAMES.contains(&call.name.as_str()) => {
-                    format!("[{}: unknown tool]\nThe tools are: {names}.", call.name)
-                }
-                None if !call.input.is_object() => {
-                    format!("Not executed: the input is not a JSON object.\n{}", fields(&call.name))
-                }
-                None => continue,
-            };
-            if !matches!(fault, Some(Fault::Unfinished)) {
-                refused += 1;
-            }
-            let code = if fault.is_some() { ErrorCode::InvalidInput } else { ErrorCode::UnknownTool };
-            self.settle_call(call, code.as_str(), &text);
-        }
-        if calls.is_empty() {
-            return;
-        }
-        let strikes = &mut self.state.strikes;
-        strikes.format_errors = if refused == calls.len() { strikes.format_errors + 1 } else { 0 };
-        strikes.unfinished = if unfinished { strikes.unfinished + 1 } else { 0 };
-    }
-
     /// Puts all results into the conversation, and says whether it can go on.
     pub(super) fn observe(&mut self) -> Next {
         let calls = self.calls();
@@ -402,15 +363,6 @@ fn images(result: &ToolResult) -> Vec<Image> {
         Image { media_type: picture.media_type.to_owned(), width, height }
     };
     pictures.map(image).collect()
-}
-
-/// What a tool wants to be given.
-fn fields(tool: &str) -> String {
-    let definitions = tools::definitions();
-    let Some(definition) = definitions.iter().find(|definition| definition.name == tool) else { return String::new() };
-    let properties = definition.input_schema["properties"].as_object();
-    let names: Vec<&str> = properties.map(|fields| fields.keys().map(String::as_str).collect()).unwrap_or_default();
-    format!("Fields of {tool}: {}; required: {}.", names.join(", "), definition.input_schema["required"])
 }
 
 /// Exits of background tasks are told once, after all results, and not inside of one.

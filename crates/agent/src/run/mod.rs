@@ -7,6 +7,7 @@ mod act;
 mod check;
 mod ending;
 mod execute;
+mod faulty;
 mod journal;
 mod observe;
 mod phases;
