@@ -56,7 +56,7 @@ function Overview({ dashboard }: { dashboard: Dashboard }) {
         {groups.length === 0 && (
           <div class="card empty">
             <h2>Nothing built yet</h2>
-            <p>Say above what you would like to have, give it a name and press Build. You can watch every step, and the preview appears as soon as the app runs.</p>
+            <p>Say above what you would like to have, give it a name and press Build. You can watch every step, and the preview is there when the build is ready.</p>
           </div>
         )}
         {groups.map(({ project, builds }) => (

@@ -63,7 +63,7 @@ function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
       return (
         <Card waiting>
           <p class="preview-title">{status === null || status === "ready" ? "Looking for the preview…" : "The preview is on its way"}</p>
-          {status !== null && status !== "ready" && <p class="soft">It appears here as soon as the app runs.</p>}
+          {status !== null && status !== "ready" && <p class="soft">It will be here when the build is ready.</p>}
         </Card>
       );
     case "loading":
