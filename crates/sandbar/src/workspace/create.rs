@@ -31,7 +31,7 @@ Examples:
   sandbar workspace create shop --env API_TOKEN       the same, with the value that this shell has
   sandbar workspace create shop --repo . --dev 'npm run dev' --port 5173 --install 'npm ci'
   sandbar workspace create shop --json                {workspace, project_id, sandboxID, provider, skipped, limits,
-                                                       restored, dev_server_error}
+                                                       restored, notes, dev_server_error}
 
 A workspace that was destroyed before comes back with the files of its newest snapshot; repository and preparation are \
 then left out. When a step fails, the same command goes on from it.
@@ -137,6 +137,12 @@ impl Create {
         session.house.progress().doing(format!("setting up workspace {name}"));
         let created = session.house.workspaces().create(&name, setup).await.map_err(|error| explain(error, &name))?;
         let Created { workspace, project, provider, sandbox, skipped, limits, restored } = created;
+        let trouble = session.house.timeline().dev_server_trouble();
+        let mut notes = workspace.enter().await.map(|pass| pass.notices()).unwrap_or_default();
+        notes.retain(|note| !trouble.as_ref().is_some_and(|trouble| note.contains(trouble)));
+        if restored.is_some() && leaves_out {
+            notes.push("Repository, files and preparation were left out.".to_owned());
+        }
         session.house.take(workspace).await;
         session.house.progress().done();
         let show = session.show;
@@ -149,15 +155,15 @@ impl Create {
                 "skipped": skipped,
                 "limits": limits,
                 "restored": restored.as_ref().map(|restored| restored.stamp),
-                "dev_server_error": session.house.timeline().dev_server_trouble(),
+                "notes": notes,
+                "dev_server_error": trouble,
             }))?);
         }
         for Skipped { provider, reason } in &skipped {
             eprintln!("sandbar: provider {provider} was passed over: {}", printable(reason));
         }
-        if let Some(restored) = restored {
-            let left_out = if leaves_out { "; repository, files and preparation were left out" } else { "" };
-            eprintln!("sandbar: {name} had snapshots: the files are those of {}{left_out}", restored.stamp);
+        for note in &notes {
+            eprintln!("sandbar: {}", printable(note));
         }
         show.line(name.as_str())?;
         if stderr().is_terminal() {

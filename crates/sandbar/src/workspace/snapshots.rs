@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, stdin};
 use workspace::snapshot::{FilePath, Listed, SnapshotCondition, Stamp, Which};
-use workspace::{OpenError, WorkspaceName, WorkspaceView};
+use workspace::{OpenError, Unsaved, WorkspaceName, WorkspaceView};
 
 /// Save the files of a workspace.
 #[derive(Args)]
@@ -138,6 +138,9 @@ pub(super) struct Restore {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
+    /// Do not save the files that give way to the snapshot that is named
+    #[arg(long, requires = "snapshot")]
+    discard: bool,
 }
 
 /// `20261116T000937Z`, or the whole key that ends in it.
@@ -160,7 +163,8 @@ impl Restore {
         }
         let workspace = session.house.enter(&self.name).await?;
         session.house.progress().doing(format!("restoring {}", self.name));
-        let restored = workspace.restore(self.snapshot.map_or(Which::Newest, Which::Exactly)).await?;
+        let unsaved = if self.discard { Unsaved::Discard } else { Unsaved::Keep };
+        let restored = workspace.restore_with(self.snapshot.map_or(Which::Newest, Which::Exactly), unsaved).await?;
         session.house.progress().done();
         let skipped = |(stamp, flaw): &(Stamp, workspace::snapshot::Flaw)| json!({ "snapshot": stamp, "reason": flaw.to_string() });
         if session.show.json {
@@ -208,7 +212,7 @@ impl Restore {
                 printable(reason)
             ),
         };
-        let replaced = match (&view.sandbox, self.snapshot) {
+        let replaced = match (&view.sandbox, self.snapshot.filter(|_| !self.discard)) {
             (None, _) => "a new sandbox gets it".to_owned(),
             (Some(sandbox), Some(_)) => {
                 format!("the files in sandbox {} give way, and are saved before", printable(sandbox))

@@ -65,7 +65,7 @@ fn what_cannot_be_meant_is_said_with_the_value() {
     };
     assert!(said(&["info", "I-am/wrong"]).contains("\"I-am/wrong\" is not a sandbox id"));
     assert!(said(&["timeout", "iabc", "5x"]).contains("`5x` is not a time"));
-    assert!(said(&["create", "--env", "secret"]).contains("KEY=VALUE"));
+    assert!(said(&["create", "--metadata", "owner"]).contains("KEY=VALUE"));
     assert!(said(&["create", "--volume", "v:relative"]).contains("absolute path"));
     assert!(said(&["exec", "iabc"]).contains("ARGV"));
     assert!(said(&["url", "iabc", "0"]).contains('0'));

@@ -52,7 +52,7 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     assert!(last["verified"] == true && last["created_at"].is_string(), "{last}");
 
     user.says("shop", "rm -r kept project");
-    let restored = user.workspace.json(&["restore", "shop", "--snapshot", &of(&saved, "key")]);
+    let restored = user.workspace.json(&["restore", "shop", "--snapshot", &of(&saved, "key"), "--discard"]);
     assert_eq!(restored["key"], saved["key"]);
     assert_eq!(user.says("shop", "cat kept; stat -c %a kept; cat project/two"), "from here600\ntwo\n");
 
@@ -88,7 +88,8 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     assert!(unknown.contains("there is no workspace shop") && unknown.contains("list"), "{unknown}");
     assert!(!user.workspace.json(&["snapshots", "shop"]).as_array().expect("a list").is_empty(), "they outlive it");
 
-    let back = user.workspace.json(&["create", "shop"]);
+    let back = user.workspace.json(&["create", "shop", "--repo", directory]);
+    assert!(back["notes"].to_string().contains("left out"), "the repository gives way to the snapshot: {back}");
     assert_eq!(of(&back, "provider"), "local");
     assert_eq!(user.says("shop", "cat kept project/two"), "last\ntwo\n");
     user.workspace.must(&["destroy", "shop", "--yes"]);
