@@ -257,15 +257,15 @@ impl Workshop {
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd()];
         launcher.channel.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
         let (mut network, mut connect) = (None, Some(connect));
-        // While the launcher goes on: the namespace is there, and connecting it takes a millisecond.
+        // While the launcher goes on: the namespace is there, and connecting it takes a millisecond. Should that fail because the
+        // launcher did, it is the launcher who knows why.
         let pid = follow(&launcher.channel, scaffold, |pid| {
             if let Some(connect) = connect.take() {
-                let connected = connect(pid.as_raw_nonzero().get().cast_unsigned());
-                network = Some(connected.map_err(failed("connect the sandbox to the network"))?);
+                network = Some(connect(pid.as_raw_nonzero().get().cast_unsigned()));
             }
-            Ok(())
         })?;
         let network = network.expect("a first process was made, and so connected");
+        let network = network.map_err(failed("connect the sandbox to the network"))?;
         watch.mark("guest executed");
         drop(launcher);
         let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
@@ -281,11 +281,7 @@ impl Workshop {
 /// Reads reports until the channel closes, which the exec of the guest does; gives process 1.
 ///
 /// `made` is called as soon as process 1 exists, which then still has its way to the guest before it.
-fn follow(
-    channel: &Channel,
-    scaffold: &mut Scaffold,
-    mut made: impl FnMut(Pid) -> Result<(), EngineError>,
-) -> Result<Pid, EngineError> {
+fn follow(channel: &Channel, scaffold: &mut Scaffold, mut made: impl FnMut(Pid)) -> Result<Pid, EngineError> {
     let name = scaffold.name.clone();
     let failed = |step: &str, source| EngineError::Launch { name: name.clone(), step: step.to_owned(), source };
     set_socket_timeout(channel, Timeout::Recv, Some(BOOT_LIMIT))
@@ -302,7 +298,7 @@ fn follow(
                 // Our child and not reaped: the number cannot mean another.
                 let opened = process.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose();
                 scaffold.process = opened.map_err(|error| failed("open process 1", error.into()))?;
-                process.map_or(Ok(()), &mut made)?;
+                process.into_iter().for_each(&mut made);
             }
             Some((Report::Executing, _)) => executing = true,
             Some((Report::Timings(marks), _)) => debug!(sandbox = scaffold.name, ?marks, "boot"),
