@@ -188,7 +188,6 @@ async fn unknown_and_unbuilt_calls_are_told_apart() {
         ("GET /volumes", 200),
         ("GET /volumes/v", 404),
         ("PATCH /volumes", 405),
-        ("GET /volumecontent/v/dir?path=%2F", 404),
         ("GET /secrets", 501),
         ("GET /teams", 501),
         ("GET /", 404),

@@ -27,7 +27,7 @@ impl FromStr for Domain {
         };
         // The last label tells a name from an address written wrongly.
         let named = name.rsplit('.').next().is_some_and(|last| !last.bytes().all(|byte| byte.is_ascii_digit()));
-        if pattern == "*" || (name.len() <= LONGEST_NAME && name.split('.').all(label) && named) {
+        if text == "*" || (name.len() <= LONGEST_NAME && name.split('.').all(label) && named) {
             Ok(Self(pattern.to_ascii_lowercase()))
         } else {
             Err(InvalidDomain(text.to_owned()))
