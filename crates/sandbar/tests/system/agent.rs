@@ -9,15 +9,15 @@ use std::process::{Child, ChildStdout, Stdio};
 use tempfile::TempDir;
 
 /// A user with a home of their own: records and snapshots are in it.
-struct User {
+pub(crate) struct User {
     home: TempDir,
-    run: Program,
+    pub(crate) run: Program,
     runs: Program,
-    workspace: Program,
+    pub(crate) workspace: Program,
 }
 
 impl User {
-    fn of(server: &Server) -> Self {
+    pub(crate) fn of(server: &Server) -> Self {
         let home = tempfile::tempdir().expect("a temporary directory");
         let program = |word| {
             let program = Program::new(word).variable("XDG_DATA_HOME", home.path().join("data")).at(server);
@@ -26,7 +26,7 @@ impl User {
         Self { run: program("run"), runs: program("runs"), workspace: program("workspace"), home }
     }
 
-    fn script(&self, turns: &Value) -> String {
+    pub(crate) fn script(&self, turns: &Value) -> String {
         let file: PathBuf = self.home.path().join("script.json");
         std::fs::write(&file, json!({ "turns": turns }).to_string()).expect("a file of our own");
         format!("scripted:{}", file.display())
@@ -45,7 +45,7 @@ fn events(text: &str) -> Vec<Value> {
 }
 
 /// The next event of this type, or of any when it is empty; nothing at the end.
-fn next(output: &mut impl BufRead, kind: &str) -> Option<Value> {
+pub(crate) fn next(output: &mut impl BufRead, kind: &str) -> Option<Value> {
     loop {
         let mut line = String::new();
         if output.read_line(&mut line).expect("readable") == 0 {
@@ -58,7 +58,7 @@ fn next(output: &mut impl BufRead, kind: &str) -> Option<Value> {
     }
 }
 
-fn bash(command: &str) -> Value {
+pub(crate) fn bash(command: &str) -> Value {
     json!({ "tool_calls": [{ "name": "bash", "input": { "command": command } }] })
 }
 

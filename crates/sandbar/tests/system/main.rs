@@ -9,6 +9,7 @@ mod mcp;
 mod network;
 mod program;
 mod reliability;
+mod run_joined;
 mod support;
 mod tool;
 mod workspace;

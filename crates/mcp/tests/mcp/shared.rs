@@ -1,0 +1,146 @@
+//! A real client and a real loop in one workspace of a real server, which changes its sandbox under both of them.
+
+use std::sync::Arc;
+
+use agent::approval::{Nobody, Policy};
+use agent::model::scripted::Scripted;
+use agent::records::MemoryRunRecords;
+use agent::{Feed, OnWorkspace, Parts, Plan, Run, RunId, StopReason};
+use async_trait::async_trait;
+use sandbar_mcp::{Contents, EnterError, Entered, ReadError, Server, Settings, Workplace, Workplaces};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tools::{SandboxToolDispatcher, ToolDispatcher};
+use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
+use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
+use workspace::setup::Setup;
+use workspace::{Unsaved, Workspace, Workspaces};
+
+use crate::support::{OnStreams, call, client, text};
+
+const LINES: usize = 12;
+
+struct Local(LocalEndpoint);
+
+#[async_trait]
+impl LocalServer for Local {
+    async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
+        Ok(self.0.clone())
+    }
+}
+
+/// A workspace that somebody else of this process works in too, as `sandbar run --mcp` has it.
+struct Shared(Workspace);
+
+#[async_trait]
+impl Workplaces for Shared {
+    async fn enter(&self) -> Result<Entered, EnterError> {
+        Ok(Entered { workplace: Arc::new(Self(self.0.clone())), notice: None })
+    }
+
+    async fn leave(&self) {}
+}
+
+#[async_trait]
+impl Workplace for Shared {
+    fn sandbox(&self) -> &str {
+        self.0.name().as_str()
+    }
+
+    fn tools(&self, session: &str) -> Arc<dyn ToolDispatcher> {
+        Arc::new(SandboxToolDispatcher::on_workspace(self.0.clone()).session(session))
+    }
+
+    async fn read(&self, _path: &str, _most: usize) -> Result<Contents, ReadError> {
+        Err(ReadError::NotFound)
+    }
+}
+
+/// Adds a line, and says how many there are of the same writer: one that is lost or doubled is noticed at once.
+fn add(who: &str, number: usize) -> Value {
+    json!({ "command": format!("echo {who} {number} >> lines && sleep 0.2 && grep -c '^{who} ' lines") })
+}
+
+/// A script that adds lines, and expects each before the next.
+fn script() -> Scripted {
+    let turn = |number: usize| {
+        let mut turn = json!({ "tool_calls": [{ "name": "bash", "input": add("loop", number) }] });
+        if number > 1 {
+            turn["expect"] = format!("{}\n", number - 1).into();
+        }
+        turn
+    };
+    let last = json!({ "expect": format!("{LINES}\n"), "text": "Done." });
+    let turns: Vec<Value> = (1..=LINES).map(turn).chain([last]).collect();
+    Scripted::new("scripted:lines", &json!({ "turns": turns }).to_string()).expect("a script")
+}
+
+fn run(workspace: &Workspace) -> (Parts, Plan) {
+    let parts = Parts {
+        model: Arc::new(script()),
+        tools: Arc::new(SandboxToolDispatcher::on_workspace(workspace.clone())),
+        workplace: Arc::new(OnWorkspace(workspace.clone())),
+        records: Arc::new(MemoryRunRecords::default()),
+        approver: Arc::new(Nobody),
+        feed: Feed::default(),
+        cancel: CancellationToken::new(),
+    };
+    let plan = Plan {
+        goal: "Add lines.".into(),
+        phases: Vec::new(),
+        model: "scripted:lines".into(),
+        workspace: Some(workspace.name().to_string()),
+        system: "You add lines.".into(),
+        settings: agent::Settings::default(),
+        policy: Policy::default(),
+        details: Value::Null,
+    };
+    (parts, plan)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_and_a_loop_share_a_workspace_that_changes_its_sandbox() {
+    let server = testing::Server::shared(&[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let provider = ProviderConfig::new("local".parse().expect("a name"), ProviderKind::Local);
+    let config = WorkspaceConfig { providers: vec![provider], ..WorkspaceConfig::default() };
+    let config = config.resolve(directory.path(), &|_| None).expect("a good configuration");
+    let local = LocalEndpoint { url: server.url(), api_key: server.key().into() };
+    let (local, observer): (Arc<dyn LocalServer>, _) = (Arc::new(Local(local)), Arc::new(workspace::events::Nobody));
+    let settings = workspace::Settings::default();
+    let workspaces = Workspaces::from_config(&config, &|_| None, &local, observer, settings).await.expect("they open");
+    let created = workspaces.create(&"shared".parse().expect("a name"), Setup::default()).await.expect("it is made");
+    let workspace = created.workspace;
+
+    let mcp = Server::new(Arc::new(Shared(workspace.clone())), Settings::default());
+    let (serving, stream) = OnStreams::start(mcp);
+    let client = client(stream).await;
+    let (parts, plan) = run(&workspace);
+    let looping = async {
+        let report = Run::begin(parts, RunId::new(), plan).await.expect("begun").drive().await.expect("an end");
+        assert_eq!(report.stop_reason, StopReason::Completed, "{}", report.message);
+    };
+    let calling = async {
+        for number in 1..=LINES {
+            let said = text(&call(&client, "bash", add("client", number)).await);
+            // Notices about the new sandbox stand before the last line.
+            assert!(said.starts_with(&format!("{number}\n")) && said.ends_with("[exit 0]"), "line {number}: {said}");
+        }
+    };
+    let rotating = async {
+        for _ in 0..2 {
+            workspace.rotate().await.expect("it rotates");
+        }
+    };
+    tokio::join!(looping, calling, rotating);
+
+    let lines = workspace.read_file("project/lines").await.expect("the file");
+    for who in ["loop", "client"] {
+        let mine: Vec<&str> = lines.lines().filter(|line| line.starts_with(who)).collect();
+        let wanted: Vec<String> = (1..=LINES).map(|number| format!("{who} {number}")).collect();
+        assert_eq!(mine, wanted);
+    }
+    client.cancel().await.expect("the client leaves");
+    serving.ended().await;
+    workspace.destroy(Unsaved::Discard).await.expect("it ends");
+}
