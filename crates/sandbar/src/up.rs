@@ -157,6 +157,7 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
     directory.write_note(&note)?;
     let mut out = std::io::stdout();
     writeln!(out, "export E2B_API_KEY={api_key}\nexport E2B_API_URL={url}\nexport E2B_SANDBOX_URL={url}")?;
+    writeln!(out, "export E2B_VOLUME_API_URL={url}")?;
     if let Some(token) = workshop.as_ref().and_then(|workshop| workshop.token.as_ref()) {
         writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
     }
