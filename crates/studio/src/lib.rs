@@ -6,7 +6,6 @@
 
 mod body;
 mod builds;
-mod chain;
 mod error;
 mod files;
 mod id;
@@ -26,7 +25,7 @@ pub mod token;
 mod view;
 mod worker;
 
-use chain::chain;
+use workspace::chain;
 
 pub use error::{REBUILD_QUESTION, StudioError};
 pub use id::{InvalidId, JobId, ProjectId, ScreenshotId, UserId};

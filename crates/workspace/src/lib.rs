@@ -25,6 +25,7 @@ mod workspace;
 mod workspaces;
 
 pub use building::BuildError;
+pub use chain::chain;
 pub use house::Parts;
 pub use name::{InvalidName, ProviderName, WorkspaceName};
 pub use settings::Settings;

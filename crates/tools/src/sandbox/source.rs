@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sdk::{Connect, Sandbox};
 use serde_json::Value;
-use workspace::{Pass, Workspace};
+use workspace::{Pass, Workspace, chain};
 
 use crate::port::PortError;
 use crate::result::{Block, ToolResult};
@@ -123,12 +123,6 @@ impl Source for OfWorkspace {
     fn mask(&self, text: &mut String) {
         *text = self.0.mask(text);
     }
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Hides in everything that a result shows.
