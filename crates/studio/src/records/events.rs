@@ -32,7 +32,7 @@ pub(super) async fn append<C: ConnectionTrait>(
     event::Entity::insert_many(rows).exec_without_returning(database).await.map(drop)
 }
 
-fn from_row(row: event::Model) -> Result<TimelineEvent, Damage> {
+fn from_row(row: &event::Model) -> Result<TimelineEvent, Damage> {
     Ok(TimelineEvent {
         seq: Some(u64::try_from(row.seq)?),
         ts: Timestamp::from_microsecond(row.at_us)?,
@@ -54,7 +54,7 @@ impl Records {
             .all(&self.database)
             .await
             .map_err(cannot("read"))?;
-        let read: Result<Vec<_>, Damage> = rows.into_iter().map(from_row).collect();
+        let read: Result<Vec<_>, Damage> = rows.iter().map(from_row).collect();
         read.map_err(cannot("understand"))
     }
 
