@@ -109,7 +109,7 @@ async fn save_in(house: &House, rows: Vec<ListedSandbox>) -> anyhow::Result<Kept
             Ok(None) => {}
             Ok(Some(saved)) => kept.saved.push(saved),
             Err(error) => {
-                kept.unsaved.push(Unsaved { workspace: named, sandbox: row.sandbox_id, reason: format!("{error:#}") })
+                kept.unsaved.push(Unsaved { workspace: named, sandbox: row.sandbox_id, reason: format!("{error:#}") });
             }
         }
     }

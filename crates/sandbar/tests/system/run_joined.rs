@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 /// The current revision of MCP needs no handshake: a request is all there is.
-fn call(address: &str, token: &str, tool: &str, arguments: Value) -> http::Reply {
+fn call(address: &str, token: &str, tool: &str, arguments: &Value) -> http::Reply {
     let authorization = format!("Bearer {token}");
     let headers = [
         ("Authorization", authorization.as_str()),
@@ -47,11 +47,11 @@ fn a_client_joins_a_run_and_both_see_the_same_files() {
     next(&mut output, "tool_call_started").expect("the command begins");
 
     let look = json!({ "command": "until test -f mine; do sleep 0.2; done; cat mine" });
-    let seen = call(&address, &token, "bash", look);
+    let seen = call(&address, &token, "bash", &look);
     assert!(seen.status == 200 && seen.text().contains("from the run"), "{} {}", seen.status, seen.text());
-    let written = call(&address, &token, "write_file", json!({ "path": "yours", "content": "from the client\n" }));
+    let written = call(&address, &token, "write_file", &json!({ "path": "yours", "content": "from the client\n" }));
     assert!(written.text().contains("Created /home/user/project/yours"), "{}", written.text());
-    assert_eq!(call(&address, "wrong", "bash", json!({ "command": "true" })).status, 401);
+    assert_eq!(call(&address, "wrong", "bash", &json!({ "command": "true" })).status, 401);
 
     let last = next(&mut output, "run_finished").expect("it ends");
     assert_eq!(last["stop_reason"], "completed", "{last}");
