@@ -190,7 +190,10 @@ async fn events(one: &Records, two: &Records) {
     let mobile = two.keep_picture(&job.id, picture("mobile")).await.expect("kept");
     let kept = two.pictures(&job.id).await.expect("read");
     assert_eq!(kept.iter().map(|one| &one.id).collect::<Vec<_>>(), [&mobile.id, &desktop.id]);
-    assert_eq!(one.newest_pictures(&[job.id.clone()]).await.expect("read"), [(job.id.clone(), desktop.id.clone())]);
+    assert_eq!(
+        one.newest_pictures(std::slice::from_ref(&job.id)).await.expect("read"),
+        [(job.id.clone(), desktop.id.clone())]
+    );
     let file = one.picture(&job.id, &desktop.id).await.expect("read").expect("a picture");
     assert_eq!((&*file.media_type, &file.content[..]), ("image/webp", &[0, 255, 7][..]));
     assert!(one.picture(&JobId::new(), &desktop.id).await.expect("read").is_none(), "a picture belongs to its job");
