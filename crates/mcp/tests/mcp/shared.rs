@@ -135,6 +135,7 @@ async fn a_client_and_a_loop_share_a_workspace_that_changes_its_sandbox() {
     tokio::join!(looping, calling, rotating);
 
     let lines = workspace.read_file("project/lines").await.expect("the file");
+    let lines = String::from_utf8(lines.to_vec()).expect("text");
     for who in ["loop", "client"] {
         let mine: Vec<&str> = lines.lines().filter(|line| line.starts_with(who)).collect();
         let wanted: Vec<String> = (1..=LINES).map(|number| format!("{who} {number}")).collect();
