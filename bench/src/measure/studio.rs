@@ -99,7 +99,7 @@ async fn measure(caller: &Arc<Caller>, plan: &Plan) -> anyhow::Result<Load> {
     let (reads, asked) = (reads?, asked?);
 
     let mut heard = Samples::default();
-    let mut events = vec![0; JOBS];
+    let mut events = [0; JOBS];
     while let Some(seen) = watchers.join_next().await {
         let Seen { job, last, at } = seen??;
         let number = jobs.iter().position(|known| *known == job).context("a job of ours")?;
