@@ -16,6 +16,8 @@ use crate::state::Guest;
 
 /// Code that was interrupted has so long to end; then its interpreter is ended.
 const INTERRUPT_PATIENCE: Duration = Duration::from_secs(3);
+/// An interruption that meets a shell while it starts a command can be lost on both.
+const INTERRUPT_AGAIN: Duration = Duration::from_millis(250);
 /// A silent stream says so often that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How much of what was printed before an answer is read before it: what the kernel can hold, not what others go on writing.
@@ -137,26 +139,37 @@ impl Told {
         }
         let client = self.client.clone();
         let mut give_up: Option<Instant> = None;
-        let mut heartbeat = Instant::now() + HEARTBEAT;
+        let mut wake = Instant::now() + HEARTBEAT;
         loop {
             let said = tokio::select! {
                 biased;
                 () = client.closed(), if give_up.is_none() => {
-                    process.interrupt();
                     give_up = Some(Instant::now() + INTERRUPT_PATIENCE);
+                    process.interrupt();
+                    wake = Instant::now() + INTERRUPT_AGAIN;
                     continue;
                 }
-                () = sleep_until(give_up.unwrap_or(heartbeat)) => {
-                    if give_up.is_some() {
-                        return End::Unusable("it did not stop when it was interrupted");
+                () = sleep_until(wake) => {
+                    match give_up {
+                        Some(end) if Instant::now() >= end => {
+                            return End::Unusable("it did not stop when it was interrupted");
+                        }
+                        Some(_) => {
+                            process.interrupt();
+                            wake = Instant::now() + INTERRUPT_AGAIN;
+                        }
+                        None => {
+                            self.tell(&json!({"type": "keepalive"})).await;
+                            wake = Instant::now() + HEARTBEAT;
+                        }
                     }
-                    self.tell(&json!({"type": "keepalive"})).await;
-                    heartbeat = Instant::now() + HEARTBEAT;
                     continue;
                 }
                 said = process.next() => said,
             };
-            heartbeat = Instant::now() + HEARTBEAT;
+            if give_up.is_none() {
+                wake = Instant::now() + HEARTBEAT;
+            }
             match said {
                 Said::Output(output) => self.output(output).await,
                 Said::TooMuch => return End::Unusable("its answer has no end"),

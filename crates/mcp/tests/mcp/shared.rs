@@ -123,8 +123,8 @@ async fn a_client_and_a_loop_share_a_workspace_that_changes_its_sandbox() {
     let calling = async {
         for number in 1..=LINES {
             let said = text(&call(&client, "bash", add("client", number)).await);
-            // Notices about the new sandbox stand before the last line.
-            assert!(said.starts_with(&format!("{number}\n")) && said.ends_with("[exit 0]"), "line {number}: {said}");
+            // What a change of sandbox cost stands before it.
+            assert!(format!("\n{said}").ends_with(&format!("\n{number}\n[exit 0]")), "line {number}: {said}");
         }
     };
     let rotating = async {
