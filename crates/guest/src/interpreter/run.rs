@@ -134,10 +134,17 @@ impl Told {
     }
 
     async fn follow(&mut self, process: &mut Controlled, order: &[u8]) -> End {
-        if process.order(order).await.is_err() {
-            return End::Died(process.ended().await);
-        }
         let client = self.client.clone();
+        let ordered = tokio::select! {
+            ordered = process.order(order) => ordered,
+            // Half an order is none, and what follows it would be taken for its other half.
+            () = client.closed() => return End::Unusable("its client left before it had taken the code"),
+        };
+        if ordered.is_err() {
+            // Most likely it is ending; one that only closed its ears is ended.
+            let ended = tokio::time::timeout(INTERRUPT_PATIENCE, process.ended()).await;
+            return ended.map_or(End::Unusable("it takes no more code"), End::Died);
+        }
         let mut give_up: Option<Instant> = None;
         let mut wake = Instant::now() + HEARTBEAT;
         loop {
