@@ -96,6 +96,8 @@ impl Studio {
     /// # Errors
     /// [`StudioError::SandboxExpired`], [`StudioError::SandboxUnreachable`], [`StudioError::NotReady`], or there is none.
     pub async fn resume(&self, user: &User, id: &JobId) -> Result<Resumed, StudioError> {
+        // From here, whatever is waited for first: a call that wakes something may not outlast its caller's patience.
+        let until = Instant::now() + self.inner.settings.resume_all;
         let job = self.ready(user, id).await?;
         let resuming = {
             let mut all = locked(&self.inner.resuming);
@@ -104,7 +106,7 @@ impl Studio {
                 None => {
                     let studio = self.clone();
                     let woken = self.inner.tasks.spawn(async move {
-                        let woken = tokio::time::timeout(studio.inner.settings.resume_all, studio.wake(&job)).await;
+                        let woken = tokio::time::timeout_at(until, studio.wake(&job)).await;
                         let woken = woken.unwrap_or(Err(StudioError::SandboxUnreachable));
                         locked(&studio.inner.resuming).remove(&job.id);
                         woken.map_err(Arc::new)
