@@ -33,7 +33,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
     database: Option<Secret>,
     /// Address of the listener; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4981")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4984")]
     listen: SocketAddr,
     /// The data directory [default: $XDG_DATA_HOME/sandbar]
     #[arg(long, value_name = "DIR")]
