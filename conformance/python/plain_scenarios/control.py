@@ -162,11 +162,11 @@ async def scenario_idempotency(http):
     is_error(other, 422, "the same key with another body")
 
 
-@proves("http.not_built", quick=True)
-async def scenario_not_built(http):
-    """A call of the protocol that is not built says so, and that trying again is of no use."""
-    answer = await http.api("GET", "/secrets")
-    is_error(answer, 501, "GET /secrets")
+@proves("http.not_served", quick=True)
+async def scenario_not_served(http):
+    """A call of the protocol that is not served says why, and that trying again is of no use."""
+    answer = await http.api("GET", "/api-keys")
+    is_error(answer, 501, "GET /api-keys")
     equal(answer.headers.get("should-retry"), "false", "Should-Retry")
 
 

@@ -15,16 +15,18 @@ mod network;
 mod pause;
 mod payload;
 mod snapshots;
+mod teams;
 mod templates;
 mod timeout;
-mod unbuilt;
+mod unserved;
 mod view;
 mod volume_content;
 mod volumes;
 
 use std::sync::Arc;
 
-use http::{Method, Request, Response, StatusCode};
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use node::SandboxId;
 use protocol::headers::API_KEY;
 use subtle::ConstantTimeEq;
@@ -75,7 +77,7 @@ async fn dispatch(app: &Arc<App>, request: Request<Content>) -> Answer {
     if let ["volumecontent", volume, kind] = segments[..] {
         return Ok(volume_content::serve(app, &query::decode(volume), kind, request).await);
     }
-    authenticate(app, &request)?;
+    authenticate(app, &request, &segments)?;
     route(app, &segments, request).await
 }
 
@@ -107,6 +109,7 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
         (POST, ["sandboxes", sandbox, "fork"]) => snapshots::fork(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "snapshots"]) => snapshots::take(app, &id(sandbox)?, request).await,
         (GET, ["snapshots"]) => snapshots::list(app, &request),
+        (GET, ["teams"]) => Ok(teams::list(app)),
         (GET, ["volumes"]) => volumes::list(app),
         (POST, ["volumes"]) => volumes::create(app, request).await,
         (GET, ["volumes", volume]) => volumes::get(app, &query::decode(volume)),
@@ -114,7 +117,7 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
         (GET, ["sandbar", "capabilities"]) => Ok(capabilities::list(app)),
         (POST, ["v3", "templates"]) => builds::request(app, request).await,
         (_, ["templates", ..] | ["v2", "templates", ..]) => route_templates(app, segments, request).await,
-        _ => unbuilt::answer(&method, segments),
+        _ => unserved::answer(&method, segments),
     }
 }
 
@@ -150,7 +153,7 @@ async fn route_templates(app: &Arc<App>, segments: &[&str], request: Request<Con
         (&Method::PATCH, ["templates", template] | ["v2", "templates", template]) => {
             templates::update(app, &query::decode(template), request).await
         }
-        _ => unbuilt::answer(&method, segments),
+        _ => unserved::answer(&method, segments),
     }
 }
 
@@ -172,15 +175,20 @@ fn is_known(segments: &[&str], extensions: bool) -> bool {
     };
     match segments.first() {
         Some(&"sandbar") => extensions,
-        Some(first) => unbuilt::PREFIXES.contains(first) || *first == "sandboxes",
+        Some(first) => unserved::PREFIXES.contains(first) || *first == "sandboxes",
         None => false,
     }
 }
 
-fn authenticate(app: &App, request: &Request<Content>) -> Result<(), Failure> {
+fn authenticate(app: &App, request: &Request<Content>, segments: &[&str]) -> Result<(), Failure> {
     let refuse = |message: &str| Failure::new(StatusCode::UNAUTHORIZED, message);
-    let given = request.headers().get(API_KEY).ok_or_else(|| refuse("the X-API-Key header is missing"))?;
-    if bool::from(given.as_bytes().ct_eq(app.config.api_key.as_bytes())) {
+    let headers = request.headers();
+    // A command line that asks for its teams has no key yet, so it shows the same one as a token.
+    let token = || headers.get(AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ");
+    let given = headers.get(API_KEY).map(HeaderValue::as_bytes);
+    let given = given.or_else(|| if segments == ["teams"] { token() } else { None });
+    let given = given.ok_or_else(|| refuse("the X-API-Key header is missing"))?;
+    if bool::from(given.ct_eq(app.config.api_key.as_bytes())) {
         Ok(())
     } else {
         Err(refuse("the API key is not valid for this server"))

@@ -168,10 +168,16 @@ async fn everything_but_health_needs_the_key() {
         assert_eq!(answer.header("content-type"), Some("application/json"));
     }
     assert_eq!(server.send("GET /v2/sandboxes", &[("X-API-KEY", KEY)], "").await.status, 200);
+    // The same key as a token opens the list of teams, and nothing else.
+    let token = format!("Bearer {KEY}");
+    let teams = server.send("GET /teams", &[("authorization", &token)], "").await;
+    assert_eq!((teams.status.as_u16(), teams.json()[0]["apiKey"].clone()), (200, json!(KEY)));
+    assert_eq!(server.send("GET /teams", &[("authorization", "Bearer x")], "").await.status, 401);
+    assert_eq!(server.send("GET /v2/sandboxes", &[("authorization", &token)], "").await.status, 401);
 }
 
 #[tokio::test]
-async fn unknown_and_unbuilt_calls_are_told_apart() {
+async fn unknown_and_unserved_calls_are_told_apart() {
     let server = Server::start().await;
     for (line, status) in [
         ("POST /sandboxes/iabc/fork", 404),
@@ -189,7 +195,19 @@ async fn unknown_and_unbuilt_calls_are_told_apart() {
         ("GET /volumes/v", 404),
         ("PATCH /volumes", 405),
         ("GET /secrets", 501),
-        ("GET /teams", 501),
+        ("GET /teams", 200),
+        ("POST /teams", 405),
+        ("GET /teams/t/metrics", 501),
+        ("GET /teams/t/metrics/max", 501),
+        ("POST /access-tokens", 501),
+        ("GET /api-keys", 501),
+        ("GET /nodes", 501),
+        ("POST /templates", 501),
+        ("POST /templates/t", 501),
+        ("POST /templates/t/builds/b", 501),
+        ("POST /v2/templates", 501),
+        ("GET /snapshots/s", 404),
+        ("GET /templates/t/nothing", 404),
         ("GET /", 404),
         ("GET /nothing", 404),
         ("GET /v2/nothing", 404),

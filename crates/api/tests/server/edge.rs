@@ -197,7 +197,7 @@ async fn refused_uploads_are_answered_however_large() {
     for (line, headers, status) in [
         ("POST /files", edge_headers("inone", "49983").to_vec(), 502),
         ("POST /files?path=x&signature=forged", vec![], 401),
-        ("POST /secrets", vec![("x-api-key", KEY)], 501),
+        ("POST /api-keys", vec![("x-api-key", KEY)], 501),
         ("POST /v2/sandboxes", vec![], 401),
         ("POST /files", vec![("e2b-sandbox-id", "inone")], 400),
     ] {

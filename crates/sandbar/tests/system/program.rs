@@ -215,9 +215,9 @@ fn extensions_are_listed_and_can_be_left_out() {
 }
 
 #[test]
-fn what_is_not_built_yet_says_so() {
+fn what_is_not_served_says_so() {
     let server = Server::start();
-    for path in ["/secrets", "/teams"] {
+    for path in ["/api-keys", "/nodes"] {
         let reply = server.call("GET", path, Some(serde_json::json!({})));
         assert_eq!(reply.status, 501, "{path}: {}", reply.text());
         assert_eq!(reply.header("should-retry"), Some("false"));
