@@ -1,0 +1,173 @@
+//! The authority on disk: `key.pem` (0600) and `certificate.pem`, made under a lock.
+//!
+//! Invariants: files appear whole; a certificate is never there before its key, and a key is replaced only when no certificate
+//! is there. So whatever a killed process leaves is either nothing, a key alone, or both.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256,
+};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::leaves::{set_validity, sign_with};
+use crate::{AuthorityError, CERTIFICATE, pem};
+
+const KEY: &str = "key.pem";
+const LOCK: &str = "lock";
+/// What a killed process may leave; removed by the next that has the lock.
+const DRAFT: &str = ".draft-";
+
+/// Replacing it asks everybody to trust anew, so it should outlive the machine.
+const LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
+/// Making an authority takes milliseconds.
+const LOCK_PATIENCE: Duration = Duration::from_secs(20);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// X.509's own limit for a common name.
+const LONGEST_NAME: usize = 64;
+
+pub(crate) struct Kept {
+    pub certificate_pem: String,
+    pub issuer: Issuer<'static, KeyPair>,
+}
+
+pub(crate) fn load_or_make(directory: &Path, common_name: &str) -> Result<Kept, AuthorityError> {
+    let failed = |source| AuthorityError::Directory { directory: directory.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+    let _lock = lock(directory)?;
+    sweep(directory).map_err(failed)?;
+    let key = read(&directory.join(KEY)).map_err(failed)?;
+    match (key, read(&directory.join(CERTIFICATE)).map_err(failed)?) {
+        (Some(key), Some(certificate)) => load(&key, certificate)
+            .map_err(|reason| AuthorityError::Unusable { directory: directory.to_owned(), reason }),
+        // Without its key a certificate is of no use to us, and must not stand beside another's key.
+        (None, Some(_)) => {
+            Err(AuthorityError::Unusable { directory: directory.to_owned(), reason: format!("{KEY} is missing") })
+        }
+        (_, None) => make(directory, common_name),
+    }
+}
+
+fn make(directory: &Path, common_name: &str) -> Result<Kept, AuthorityError> {
+    let failed = |source| AuthorityError::Directory { directory: directory.to_owned(), source };
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Sign)?;
+    let params = params(common_name);
+    let certificate = params.self_signed(&key).map_err(AuthorityError::Sign)?;
+    let certificate_pem = pem::encode("CERTIFICATE", certificate.der());
+    write(directory, KEY, &pem::encode("PRIVATE KEY", key.serialized_der()), 0o600).map_err(failed)?;
+    write(directory, CERTIFICATE, &certificate_pem, 0o644).map_err(failed)?;
+    tracing::info!(directory = %directory.display(), "made a certificate authority");
+    Ok(Kept { certificate_pem, issuer: Issuer::new(params, key) })
+}
+
+fn params(common_name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, clipped(common_name));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    set_validity(&mut params, SystemTime::now(), LIFETIME);
+    params
+}
+
+fn clipped(name: &str) -> &str {
+    &name[..name.floor_char_boundary(LONGEST_NAME)]
+}
+
+/// The reason is for a person: what is wrong with the files.
+fn load(key: &[u8], certificate: Vec<u8>) -> Result<Kept, String> {
+    let bad = |file: &str, error: &dyn std::fmt::Display| format!("{file}: {error}");
+    let der = CertificateDer::from_pem_slice(&certificate).map_err(|error| bad(CERTIFICATE, &error))?;
+    let key = PrivatePkcs8KeyDer::from_pem_slice(key).map_err(|error| bad(KEY, &error))?;
+    let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256).map_err(|error| bad(KEY, &error))?;
+    let signer = sign_with(&key).map_err(|error| bad(KEY, &error))?;
+    CertifiedKey::new(vec![der.clone()], signer)
+        .keys_match()
+        .map_err(|_| format!("{KEY} does not belong to {CERTIFICATE}"))?;
+    let mut roots = RootCertStore::empty();
+    roots.add(der).map_err(|error| bad(CERTIFICATE, &error))?;
+    let subject = roots.roots.first().map_or(&[][..], |anchor| anchor.subject.as_ref());
+    let name = common_name(subject).ok_or_else(|| format!("{CERTIFICATE} was not made by Sandbar"))?;
+    let certificate_pem = String::from_utf8(certificate).map_err(|error| bad(CERTIFICATE, &error))?;
+    Ok(Kept { certificate_pem, issuer: Issuer::new(params(name), key) })
+}
+
+/// The name in a subject as [`make`] writes it: one set, one attribute, one short UTF-8 string.
+fn common_name(subject: &[u8]) -> Option<&str> {
+    // SET, SEQUENCE, OBJECT IDENTIFIER 2.5.4.3, UTF8String; lengths between them.
+    let [0x31, _, 0x30, _, 0x06, 3, 0x55, 4, 3, 0x0c, length, name @ ..] = subject else { return None };
+    (usize::from(*length) == name.len()).then(|| std::str::from_utf8(name).ok()).flatten()
+}
+
+/// Waits for others that open the same directory.
+fn lock(directory: &Path) -> Result<File, AuthorityError> {
+    let path = directory.join(LOCK);
+    let failed = |source| AuthorityError::Directory { directory: directory.to_owned(), source };
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed)?;
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() > deadline => {
+                return Err(AuthorityError::Busy { lock: path });
+            }
+            Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+        }
+    }
+}
+
+fn sweep(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(DRAFT) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn write(directory: &Path, name: &str, content: &str, mode: u32) -> io::Result<()> {
+    let permissions = Permissions::from_mode(mode);
+    let mut draft = tempfile::Builder::new().prefix(DRAFT).permissions(permissions.clone()).tempfile_in(directory)?;
+    draft.as_file().set_permissions(permissions)?; // Whatever the process's mask took away.
+    draft.write_all(content.as_bytes())?;
+    draft.as_file().sync_all()?;
+    draft.persist(directory.join(name)).map_err(|error| error.error)?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_subject_keeps_the_name() {
+        for name in ["Sandbar", "Sandbar – ä", &"x".repeat(64)] {
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
+            let certificate = params(name).self_signed(&key).expect("a certificate");
+            let mut roots = RootCertStore::empty();
+            roots.add(certificate.der().clone()).expect("an authority");
+            assert_eq!(common_name(&roots.roots[0].subject), Some(name));
+        }
+        assert_eq!(clipped(&"ä".repeat(40)).len(), 64);
+        assert_eq!(common_name(b""), None);
+    }
+}
