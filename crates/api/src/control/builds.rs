@@ -84,7 +84,7 @@ pub(super) async fn start(app: &App, template: &str, build: &str, request: Reque
     let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
     let from = origin(app, given(from_image), given(from_template))?;
     let step = |step: protocol::rest::template::Step| {
-        let protocol::rest::template::Step { kind, args, files_hash, force } = step;
+        let protocol::rest::template::Step { kind, args, files_hash, force, from_stage: _, unpack: _ } = step;
         Step { kind, args, files_hash: given(files_hash), force }
     };
     let request = BuildRequest {

@@ -76,6 +76,69 @@ pub struct BuildStart {
     pub ready_cmd: Option<String>,
 }
 
+/// `POST /sandbar/templates/{id}/builds/{buildID}`: what E2B's own call cannot carry. The last stage becomes the template; the others
+/// are there to begin with or to copy from. Steps are counted across all of them.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StagedBuildStart {
+    pub stages: Vec<BuildStage>,
+    pub force: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_cmd: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_cmd: Option<String>,
+}
+
+/// One stage, with at most one of the four origins; without any it begins as the default image.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BuildStage {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_template: Option<String>,
+    /// An earlier one, counted from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_stage: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_archive: Option<ArchiveOrigin>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_image_registry: Option<Value>,
+    pub steps: Vec<Step>,
+}
+
+/// An archive that was uploaded as those of copies are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ArchiveOrigin {
+    pub files_hash: String,
+    pub format: ArchiveFormat,
+}
+
+/// What an archive holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArchiveFormat {
+    /// An image, as an OCI layout or as `docker save` writes it.
+    Image,
+    /// A tree of files.
+    Files,
+}
+
+/// Registries have passwords, and arguments may hold secrets.
+impl fmt::Debug for StagedBuildStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StagedBuildStart").field("stages", &self.stages.len()).finish_non_exhaustive()
+    }
+}
+
+/// Registries have passwords, and arguments may hold secrets.
+impl fmt::Debug for BuildStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BuildStage").field("from_image", &self.from_image).finish_non_exhaustive()
+    }
+}
+
 /// Registries have passwords, and arguments may hold secrets.
 impl fmt::Debug for BuildStart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,6 +163,12 @@ pub struct Step {
     pub files_hash: Option<String>,
     #[serde(default)]
     pub force: bool,
+    /// A COPY takes its source from this stage instead of an archive; see [`StagedBuildStart`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_stage: Option<usize>,
+    /// A COPY unpacks a source that is a tar archive; see [`StagedBuildStart`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unpack: bool,
 }
 
 /// Arguments may hold secrets.

@@ -8,21 +8,21 @@ use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
 use http::header::CONTENT_LENGTH;
 use protocol::rest::template::{
-    BuildLogEntry, BuildLogPage, BuildProgress, BuildStart, BuildStatus, FileUpload, NewBuild, RequestedBuild, Step,
+    BuildLogEntry, BuildLogPage, BuildProgress, BuildStatus, FileUpload, NewBuild, RequestedBuild,
 };
-use tempfile::NamedTempFile;
 use tokio::time::Instant;
 use tokio_util::io::ReaderStream;
 
 use super::Templates;
 use super::archive::pack;
-use super::context::{Context, ContextError, Entry, hash};
-use super::definition::{Base, CopyFiles, Instruction, Template};
+use super::context::ContextError;
+use super::definition::{CopyFiles, Template};
+use super::wire::{Copied, look, plain, staged};
 use crate::control::logs::LogQuery;
 use crate::control::query::{Path, encode};
-use crate::control::request::Request;
+use crate::control::request::{Request, lacks_path};
 use crate::error::CallError;
-use crate::transport::{Call, Repeat};
+use crate::transport::{Call, Failure, Repeat};
 
 /// Between two looks at a build, as the official SDKs.
 const LOOK: Duration = Duration::from_millis(200);
@@ -88,6 +88,9 @@ pub enum BuildError {
     Failed { template: String, step: Option<String>, message: String },
     #[error(transparent)]
     Context(#[from] ContextError),
+    /// Several stages, archives to begin with, and archives to unpack are no part of E2B's protocol.
+    #[error("this server builds neither several stages nor local archives; only a Sandbar server does")]
+    NeedsSandbar,
     /// It still goes on, on the server; [`Templates::follow`] looks again.
     #[error("the build of template {template} took longer than {after:?}")]
     DeadlineExceeded { template: String, after: Duration },
@@ -97,13 +100,6 @@ pub enum BuildError {
 
 fn at(step: Option<&String>) -> String {
     step.map(|step| format!(" at step {step}")).unwrap_or_default()
-}
-
-/// One copy, looked at: what goes into it and the hash the server knows it by.
-struct Copied {
-    files: CopyFiles,
-    entries: Vec<Entry>,
-    hash: String,
 }
 
 impl Templates<'_> {
@@ -142,41 +138,74 @@ impl Templates<'_> {
     pub async fn start(&self, build: &Build) -> Result<RequestedBuild, BuildError> {
         // Missing files are found out before the server hears of anything.
         let template = build.template.clone();
-        let copies = blocking(move || look(&template)).await?;
+        let files = blocking(move || look(&template)).await?;
         let what = format!("ask for a build of template {:?}", build.body.name);
         let request = Request::new(self.client, Method::POST, "/v3/templates", what).body(&build.body);
         let requested = request.json::<RequestedBuild>().await.map_err(|failure| failure.into_error(&request.call))?;
-        for copied in copies.values() {
+        for copied in files.copies.values() {
             self.provide(&requested.template_id, copied).await?;
         }
+        for (hash, archive) in files.archives.values() {
+            self.provide_archive(&requested.template_id, hash, &archive.path).await?;
+        }
         let RequestedBuild { template_id, build_id, .. } = &requested;
-        let path = format!("/v2/templates/{}/builds/{}", encode(template_id), encode(build_id));
+        let path = format!("templates/{}/builds/{}", encode(template_id), encode(build_id));
         let what = format!("start build {build_id} of template {template_id}");
-        let request = Request::new(self.client, Method::POST, path, what).body(&body(build, &copies));
-        request.send().await.map_err(|failure| failure.into_error(&request.call))?;
+        let start = |prefix: &str| Request::new(self.client, Method::POST, format!("/{prefix}/{path}"), what.clone());
+        let (template, force) = (&build.template, build.force);
+        if files.needs_stages(template) {
+            let request = start("sandbar").body(&staged(template, force, &files));
+            match request.send().await {
+                Ok(_) => {}
+                Err(Failure::Refused(refusal)) if lacks_path(&refusal) => return Err(BuildError::NeedsSandbar),
+                Err(failure) => return Err(failure.into_error(&request.call).into()),
+            }
+        } else {
+            let request = start("v2").body(&plain(template, force, &files));
+            request.send().await.map_err(|failure| failure.into_error(&request.call))?;
+        }
         Ok(requested)
+    }
+
+    /// Where the files of this hash go, unless the server has them and `force` is false.
+    async fn place(
+        &self,
+        template: &str,
+        hash: &str,
+        what: String,
+        force: bool,
+    ) -> Result<Option<(String, BTreeMap<String, String>)>, BuildError> {
+        let path = format!("/templates/{}/files/{hash}", encode(template));
+        let request = Request::new(self.client, Method::GET, path, what);
+        let FileUpload { present, url, headers } =
+            request.json().await.map_err(|failure| failure.into_error(&request.call))?;
+        match url {
+            Some(url) if !present || force => Ok(Some((url, headers.unwrap_or_default()))),
+            None if !present => Err(request.call.misunderstood("it has no files and no place for them".into()).into()),
+            _ => Ok(None),
+        }
+    }
+
+    /// Uploads an archive to begin with, unless the server has it.
+    async fn provide_archive(&self, template: &str, hash: &str, path: &std::path::Path) -> Result<(), BuildError> {
+        let name = path.display().to_string();
+        match self.place(template, hash, format!("ask where {name:?} goes"), false).await? {
+            Some((url, headers)) => self.upload(&name, &url, &headers, path).await,
+            None => Ok(()),
+        }
     }
 
     /// Uploads the archive of a copy, unless the server has it.
     async fn provide(&self, template: &str, copied: &Arc<Copied>) -> Result<(), BuildError> {
-        let path = format!("/templates/{}/files/{}", encode(template), copied.hash);
         let what = format!("ask where the files of {:?} go", copied.files.source);
-        let request = Request::new(self.client, Method::GET, path, what);
-        let FileUpload { present, url, headers } =
-            request.json().await.map_err(|failure| failure.into_error(&request.call))?;
-        let url = match url {
-            Some(url) if !present || copied.files.force_upload => url,
-            None if !present => {
-                return Err(request.call.misunderstood("it has no files and no place for them".into()).into());
-            }
-            _ => return Ok(()),
-        };
+        let place = self.place(template, &copied.hash, what, copied.files.force_upload).await?;
+        let Some((url, headers)) = place else { return Ok(()) };
         let packing = Arc::clone(copied);
         let archive = blocking(move || {
             let CopyFiles { follow_links, gzip, .. } = packing.files;
             pack(&packing.entries, follow_links, gzip)
         });
-        self.upload(&copied.files.source, &url, &headers.unwrap_or_default(), &archive.await?).await
+        self.upload(&copied.files.source, &url, &headers, archive.await?.path()).await
     }
 
     /// Sends an archive from disk, a piece at a time. The place takes no key: the URL is its own.
@@ -185,10 +214,10 @@ impl Templates<'_> {
         source: &str,
         url: &str,
         headers: &BTreeMap<String, String>,
-        archive: &NamedTempFile,
+        archive: &std::path::Path,
     ) -> Result<(), BuildError> {
-        let failed = |source| ContextError::Io { path: archive.path().to_owned(), source };
-        let length = archive.as_file().metadata().map_err(failed)?.len();
+        let failed = |source| ContextError::Io { path: archive.to_owned(), source };
+        let length = archive.metadata().map_err(failed)?.len();
         // For silence, and not for the size.
         let call = Call::new(format!("upload {source:?}"), Repeat::Harmless, self.client.deadline());
         let (call, progress) = call.progressing();
@@ -198,7 +227,7 @@ impl Templates<'_> {
                 request = request.header(name, value);
             }
             // Opened anew for each try.
-            let opened = stream::once(tokio::fs::File::open(archive.path().to_owned()));
+            let opened = stream::once(tokio::fs::File::open(archive.to_owned()));
             let pieces = opened.map_ok(|file| ReaderStream::with_capacity(file, CHUNK)).try_flatten();
             let progress = progress.clone();
             request.body(reqwest::Body::wrap_stream(pieces.inspect(move |_| progress.note())))
@@ -291,25 +320,6 @@ async fn status(client: &crate::Client, template: &str, build: &str, seen: usize
     request.json().await.map_err(|failure| failure.into_error(&request.call))
 }
 
-/// The copies of a template by the numbers of their steps.
-fn look(template: &Template) -> Result<BTreeMap<usize, Arc<Copied>>, ContextError> {
-    let copies = template.steps.iter().enumerate().filter_map(|(number, step)| match &step.instruction {
-        Instruction::Copy(files) => Some((number, files)),
-        _ => None,
-    });
-    let copies: Vec<_> = copies.collect();
-    if copies.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let context = Context::open(&template.context, &template.ignore)?;
-    let copied = |(number, files): (usize, &CopyFiles)| {
-        let entries = context.select(&files.source)?;
-        let hash = hash(&files.source, &files.destination, &entries, files.follow_links)?;
-        Ok((number, Arc::new(Copied { files: files.clone(), entries, hash })))
-    };
-    copies.into_iter().map(copied).collect()
-}
-
 /// File work, away from the threads that serve connections.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ContextError> + Send + 'static,
@@ -317,44 +327,5 @@ async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => Ok(done?),
         Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
-}
-
-fn body(build: &Build, copies: &BTreeMap<usize, Arc<Copied>>) -> BuildStart {
-    let Template { base, registry, steps, start, ready, .. } = &build.template;
-    let (from_image, from_template) = match base {
-        Base::Image(image) => (Some(image.clone()), None),
-        Base::Template(template) => (None, Some(template.clone())),
-    };
-    let step = |(number, step): (usize, &super::definition::Step)| {
-        let (kind, args) = arguments(&step.instruction);
-        let files_hash = copies.get(&number).map(|copied| copied.hash.clone());
-        Step { kind: kind.to_owned(), args, files_hash, force: step.force }
-    };
-    BuildStart {
-        from_image,
-        from_template,
-        from_image_registry: registry.clone(),
-        force: build.force,
-        steps: steps.iter().enumerate().map(step).collect(),
-        start_cmd: start.clone(),
-        ready_cmd: ready.clone(),
-    }
-}
-
-fn arguments(instruction: &Instruction) -> (&'static str, Vec<String>) {
-    match instruction {
-        Instruction::Copy(CopyFiles { source, destination, owner, mode, .. }) => {
-            let mode = mode.map(|mode| format!("{mode:04o}")).unwrap_or_default();
-            ("COPY", vec![source.clone(), destination.clone(), owner.clone().unwrap_or_default(), mode])
-        }
-        Instruction::Run { command, user } => {
-            ("RUN", [Some(command.clone()), user.clone()].into_iter().flatten().collect())
-        }
-        Instruction::Env(pairs) => {
-            ("ENV", pairs.iter().flat_map(|(name, value)| [name.clone(), value.clone()]).collect())
-        }
-        Instruction::Workdir(path) => ("WORKDIR", vec![path.clone()]),
-        Instruction::User(name) => ("USER", vec![name.clone()]),
     }
 }

@@ -220,7 +220,6 @@ impl Ignore {
 pub(super) fn hash(source: &str, destination: &str, entries: &[Entry], follow: bool) -> Result<String, ContextError> {
     let mut hash = Sha256::new();
     hash.update(format!("COPY {source} {destination}"));
-    let mut buffer = vec![0; 1 << 16];
     for Entry { path, relative } in entries {
         let failed = |source| ContextError::Io { path: path.clone(), source };
         hash.update(relative);
@@ -233,16 +232,31 @@ pub(super) fn hash(source: &str, destination: &str, entries: &[Entry], follow: b
         let metadata = path.metadata().map_err(failed)?;
         hash.update(stable(&metadata));
         if metadata.is_file() {
-            let mut file = fs::File::open(path).map_err(failed)?;
-            loop {
-                match file.read(&mut buffer).map_err(failed)? {
-                    0 => break,
-                    count => hash.update(&buffer[..count]),
-                }
-            }
+            feed(&mut hash, path).map_err(failed)?;
         }
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&hash))
+}
+
+/// The hash of one file's content.
+pub(super) fn content_hash(path: &Path) -> Result<String, ContextError> {
+    let mut hash = Sha256::new();
+    feed(&mut hash, path).map_err(|source| ContextError::Io { path: path.to_owned(), source })?;
+    Ok(hex(&hash))
+}
+
+fn feed(hash: &mut Sha256, path: &Path) -> io::Result<()> {
+    let (mut file, mut buffer) = (fs::File::open(path)?, vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => hash.update(&buffer[..count]),
+        }
+    }
+}
+
+fn hex(hash: &Sha256) -> String {
+    hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Mode, and size but for directories, whose size is the file system's affair.

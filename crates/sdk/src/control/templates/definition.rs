@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use protocol::rest::template::ArchiveFormat;
 use serde_json::{Value, json};
 
 use crate::secret::Secret;
@@ -22,6 +23,8 @@ use crate::secret::Secret;
 #[derive(Clone)]
 pub struct Template {
     pub(super) base: Base,
+    /// What this one is built from beside its base, in order: they become nothing of their own.
+    pub(super) earlier: Vec<Stage>,
     pub(super) registry: Option<Value>,
     pub(super) context: PathBuf,
     pub(super) ignore: Vec<String>,
@@ -36,12 +39,31 @@ pub struct Template {
 pub(super) enum Base {
     Image(String),
     Template(String),
+    /// One of the earlier stages.
+    Stage(usize),
+    Archive(Archive),
+}
+
+/// A file on this machine that holds the files to begin with.
+#[derive(Debug, Clone)]
+pub(super) struct Archive {
+    pub(super) path: PathBuf,
+    pub(super) format: ArchiveFormat,
+}
+
+/// What is built for others to begin with or to copy from.
+#[derive(Clone)]
+pub(super) struct Stage {
+    pub(super) base: Base,
+    pub(super) steps: Vec<Step>,
 }
 
 #[derive(Clone)]
 pub(super) struct Step {
     pub(super) instruction: Instruction,
     pub(super) force: bool,
+    /// Where it stands in the Dockerfile, from 1 on.
+    pub(super) line: Option<usize>,
 }
 
 #[derive(Clone)]
@@ -63,6 +85,10 @@ pub struct CopyFiles {
     pub(super) follow_links: bool,
     pub(super) gzip: bool,
     pub(super) force_upload: bool,
+    /// From an earlier stage instead of the context.
+    pub(super) from_stage: Option<usize>,
+    /// A source that is a tar archive is unpacked.
+    pub(super) unpack: bool,
 }
 
 impl CopyFiles {
@@ -76,6 +102,8 @@ impl CopyFiles {
             follow_links: false,
             gzip: true,
             force_upload: false,
+            from_stage: None,
+            unpack: false,
         }
     }
 
@@ -116,9 +144,10 @@ impl CopyFiles {
 }
 
 impl Template {
-    fn new(base: Base) -> Self {
+    pub(super) fn new(base: Base) -> Self {
         Self {
             base,
+            earlier: Vec::new(),
             registry: None,
             context: PathBuf::from("."),
             ignore: Vec::new(),
@@ -137,6 +166,24 @@ impl Template {
     /// From another template, by name or id.
     pub fn from_template(template: impl Into<String>) -> Self {
         Self::new(Base::Template(template.into()))
+    }
+
+    /// From an archive on this machine. Only a Sandbar server takes one.
+    pub fn from_archive(path: impl Into<PathBuf>, format: ArchiveFormat) -> Self {
+        Self::new(Base::Archive(Archive { path: path.into(), format }))
+    }
+
+    /// The same steps on another base; its own base counts no more.
+    #[must_use]
+    pub fn on(mut self, other: Self) -> Self {
+        (self.base, self.registry) = (other.base, other.registry.or(self.registry));
+        self
+    }
+
+    /// The line of the Dockerfile where the step of this number stands, as builds count them.
+    pub fn line_of_step(&self, number: usize) -> Option<usize> {
+        let steps = self.earlier.iter().flat_map(|stage| &stage.steps).chain(&self.steps);
+        steps.clone().nth(number.checked_sub(1)?)?.line
     }
 
     /// Opens a registry that wants a name and a password.
@@ -246,9 +293,9 @@ impl Template {
         self
     }
 
-    fn step(mut self, instruction: Instruction) -> Self {
+    pub(super) fn step(mut self, instruction: Instruction) -> Self {
         let force = self.forcing || matches!(&instruction, Instruction::Copy(files) if files.force_upload);
-        self.steps.push(Step { instruction, force });
+        self.steps.push(Step { instruction, force, line: None });
         self
     }
 }

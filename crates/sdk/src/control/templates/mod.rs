@@ -6,6 +6,7 @@ mod context;
 mod definition;
 mod dockerfile;
 mod pattern;
+mod wire;
 
 use std::time::Duration;
 
@@ -16,10 +17,11 @@ use protocol::rest::template::{
     TemplateUpdated, TemplateWithBuilds,
 };
 
+pub use ::dockerfile::DockerfileError;
 pub use build::{Build, BuildError};
 pub use context::ContextError;
 pub use definition::{CopyFiles, Template};
-pub use dockerfile::DockerfileError;
+pub use protocol::rest::template::ArchiveFormat;
 
 use super::pages::{Page, rows};
 use super::query::{Path, encode};

@@ -1,0 +1,174 @@
+//! Variables in words: `$NAME`, `${NAME}`, `${NAME:-default}`, `${NAME:+other}`, `${NAME-default}`, `${NAME+other}`. Quotes and escapes are
+//! taken away on the way, as Docker does.
+
+use std::ops::Range;
+
+/// What a name stands for.
+pub(crate) enum Value {
+    Set(String),
+    /// Certainly nothing.
+    Unset,
+    /// The image may have it.
+    Unknown,
+}
+
+/// What to do about a variable that the image may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// It stays in the text for the server, and other dollar signs are escaped.
+    Stays,
+    /// It is an error, unless it has a default.
+    IsRefused,
+}
+
+/// What is wrong, and where in the word.
+type Wrong = (Range<usize>, String);
+
+/// A word without its quotes and escapes, its variables replaced.
+pub(crate) fn expand(
+    word: &str,
+    escape: char,
+    unknown: Unknown,
+    lookup: &dyn Fn(&str) -> Value,
+) -> Result<String, Wrong> {
+    let mut expansion = Expansion { word, at: 0, escape, unknown, lookup, result: String::new() };
+    expansion.run(None)?;
+    Ok(expansion.result)
+}
+
+struct Expansion<'a> {
+    word: &'a str,
+    at: usize,
+    escape: char,
+    unknown: Unknown,
+    lookup: &'a dyn Fn(&str) -> Value,
+    result: String,
+}
+
+impl Expansion<'_> {
+    fn peek(&self) -> Option<char> {
+        self.word[self.at..].chars().next()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let character = self.peek()?;
+        self.at += character.len_utf8();
+        Some(character)
+    }
+
+    fn push(&mut self, character: char) {
+        if character == '$' && self.unknown == Unknown::Stays {
+            self.result.push('\\');
+        }
+        self.result.push(character);
+    }
+
+    fn push_all(&mut self, text: &str) {
+        text.chars().for_each(|character| self.push(character));
+    }
+
+    /// Until the end, or until `end` outside of quotes, which is taken.
+    fn run(&mut self, end: Option<char>) -> Result<bool, Wrong> {
+        let mut in_quotes = false;
+        while let Some(character) = self.next() {
+            match character {
+                _ if Some(character) == end && !in_quotes => return Ok(true),
+                '\'' if !in_quotes => {
+                    while let Some(inner) = self.next().filter(|inner| *inner != '\'') {
+                        self.push(inner);
+                    }
+                }
+                '"' => in_quotes = !in_quotes,
+                _ if character == self.escape => match self.peek() {
+                    // Within double quotes only these have a meaning to be taken away.
+                    Some(next) if !in_quotes || next == '"' || next == '$' || next == self.escape => {
+                        self.next();
+                        self.push(next);
+                    }
+                    _ => self.push(character),
+                },
+                '$' => self.variable()?,
+                other => self.push(other),
+            }
+        }
+        Ok(false)
+    }
+
+    fn variable(&mut self) -> Result<(), Wrong> {
+        let start = self.at - 1;
+        let braced = self.peek() == Some('{');
+        if braced {
+            self.next();
+        }
+        let name_start = self.at;
+        while self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') {
+            self.next();
+        }
+        let name = &self.word[name_start..self.at];
+        if !braced {
+            match name {
+                "" => self.push('$'),
+                name => self.put(name, start, None)?,
+            }
+            return Ok(());
+        }
+        if name.is_empty() {
+            return Err((start..self.at, "a name is missing after ${".to_owned()));
+        }
+        let rest = &self.word[self.at..];
+        let operation = ["}", ":-", ":+", "-", "+"].into_iter().find(|operation| rest.starts_with(operation));
+        let Some(operation) = operation else {
+            let message = "only ${NAME}, ${NAME:-default} and ${NAME:+other} are understood".to_owned();
+            return Err((start..self.at + rest.chars().next().map_or(0, char::len_utf8), message));
+        };
+        self.at += operation.len();
+        if operation == "}" {
+            return self.put(name, start, None);
+        }
+        let mut inner = Expansion { result: String::new(), ..*self };
+        if !inner.run(Some('}'))? {
+            return Err((start..self.word.len(), "this variable has no closing brace".to_owned()));
+        }
+        let (at, other) = (inner.at, inner.result);
+        self.at = at;
+        self.put(name, start, Some((operation, other)))
+    }
+
+    fn put(&mut self, name: &str, start: usize, operation: Option<(&str, String)>) -> Result<(), Wrong> {
+        let value = match (self.lookup)(name) {
+            Value::Set(value) => Some(value),
+            Value::Unset => None,
+            Value::Unknown if self.unknown == Unknown::Stays => {
+                match operation {
+                    None => self.result.push_str(&format!("${{{name}}}")),
+                    Some((operation, other)) => {
+                        let colon = if operation.starts_with(':') { "" } else { ":" };
+                        self.result.push_str(&format!("${{{name}{colon}{operation}{other}}}"));
+                    }
+                }
+                return Ok(());
+            }
+            Value::Unknown if operation.is_none() => {
+                let message = format!(
+                    "${name} is no ARG or ENV of this stage; variables of the image can be used in ENV, WORKDIR and RUN only"
+                );
+                return Err((start..self.at, message));
+            }
+            Value::Unknown => None,
+        };
+        let counts = |value: &String, operation: &str| !operation.starts_with(':') || !value.is_empty();
+        match operation {
+            None => self.push_all(&value.unwrap_or_default()),
+            Some((operation, other)) => {
+                let value = value.filter(|value| counts(value, operation));
+                // What the default expands to has been escaped already.
+                match (operation.ends_with('-'), value) {
+                    (true, Some(value)) => self.push_all(&value),
+                    (true, None) | (false, Some(_)) => self.result.push_str(&other),
+                    (false, None) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}

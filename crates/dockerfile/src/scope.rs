@@ -1,0 +1,65 @@
+//! The variables that are known at a place of the file.
+
+use std::collections::BTreeMap;
+
+use crate::expand::Value;
+use crate::plan::Options;
+use crate::words::quoted;
+
+/// Variables of one stage.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scope {
+    /// Declared here; without a value when nobody gave one.
+    args: BTreeMap<String, Option<String>>,
+    /// Without a value where it depends on the image.
+    env: BTreeMap<String, Option<String>>,
+}
+
+impl Scope {
+    pub(crate) fn lookup(&self, name: &str) -> Value {
+        match (self.env.get(name), self.args.get(name)) {
+            (Some(Some(value)), _) | (None, Some(Some(value))) => Value::Set(value.clone()),
+            (Some(None), _) | (None, None) => Value::Unknown,
+            (None, Some(None)) => Value::Unset,
+        }
+    }
+
+    /// `value` is as the server will get it.
+    pub(crate) fn set_env(&mut self, name: &str, value: &str) {
+        let depends = value.replace("\\$", "").contains('$');
+        self.env.insert(name.to_owned(), (!depends).then(|| value.replace("\\$", "$")));
+    }
+
+    pub(crate) fn set_arg(&mut self, name: &str, value: Option<String>) {
+        self.args.insert(name.to_owned(), value);
+    }
+
+    pub(crate) fn arg(&self, name: &str) -> Option<&String> {
+        self.args.get(name)?.as_ref()
+    }
+
+    /// What a stage takes over that begins with this one: its environment, not its arguments.
+    pub(crate) fn of_successor(&self) -> Self {
+        Self { args: BTreeMap::new(), env: self.env.clone() }
+    }
+
+    /// What makes the arguments variables of a command that is run, and of nothing after it.
+    pub(crate) fn exports(&self) -> String {
+        let given = self.args.iter().filter(|(name, _)| !self.env.contains_key(*name));
+        let pairs: Vec<String> =
+            given.filter_map(|(name, value)| Some(format!("{name}={}", quoted(value.as_ref()?)))).collect();
+        if pairs.is_empty() { String::new() } else { format!("export {}; ", pairs.join(" ")) }
+    }
+}
+
+/// What every file can ask for with `ARG`, or use in `FROM`.
+pub(crate) fn predefined(options: &Options) -> BTreeMap<String, String> {
+    let (system, architecture) = options.platform.split_once('/').unwrap_or(("linux", &options.platform));
+    let mut known = BTreeMap::new();
+    for prefix in ["BUILD", "TARGET"] {
+        for (name, value) in [("PLATFORM", options.platform.as_str()), ("OS", system), ("ARCH", architecture)] {
+            known.insert(format!("{prefix}{name}"), value.to_owned());
+        }
+    }
+    known
+}
