@@ -6,7 +6,7 @@ use super::{keys, open_records};
 use crate::mcp::Beside;
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::workspace::house::{Due, House};
-use agent::approval::{Approver, Nobody};
+use agent::approval::{Approver, Desk, Nobody};
 use agent::model::Choice;
 use agent::{Books, Feed, OnWorkspace, Parts, Plan, Report, Run, RunError, RunId, RunRecords, StopReason, Workplace};
 use anyhow::Context as _;
@@ -33,21 +33,28 @@ pub(super) struct Drive {
     pub(super) model: Choice,
     pub(super) preview_port: u16,
     pub(super) json: bool,
+    /// Whether a program was promised the events, so that it can answer what is asked.
+    pub(super) heard: bool,
     /// Where MCP clients may join.
     pub(super) mcp: Option<SocketAddr>,
 }
 
 impl Drive {
     pub(super) async fn run(self, id: RunId, begin: Begin) -> anyhow::Result<ExitCode> {
-        let Self { house, url, workspace, model, preview_port, json, mcp } = self;
+        let Self { house, url, workspace, model, preview_port, json, heard, mcp } = self;
         let house = Arc::new(house);
         let mut stops = Stops::install()?;
         let model = model.model(&keys())?;
         let records: Arc<dyn RunRecords> = Arc::new(open_records(&url).await?);
         let place = Arc::new(OnWorkspace(workspace.clone()));
         let tools: Arc<dyn ToolDispatcher> = Arc::new(house.tools(&workspace, Some(preview_port)));
-        let at_terminal = !json && stdin().is_terminal();
-        let approver: Arc<dyn Approver> = if at_terminal { Arc::new(Terminal) } else { Arc::new(Nobody) };
+        let approver: Arc<dyn Approver> = if heard {
+            Arc::new(Desk::new(Arc::clone(&records)))
+        } else if !json && stdin().is_terminal() {
+            Arc::new(Terminal)
+        } else {
+            Arc::new(Nobody)
+        };
         let (feed, cancel) = (Feed::default(), CancellationToken::new());
         let parts = Parts {
             model: Arc::clone(&model),

@@ -67,7 +67,8 @@ pub(crate) struct Start {
     port: u16,
     #[command(flatten)]
     limits: Limits,
-    /// Ask before calls of a tool, or those that a regular expression fits: TOOL[:PATTERN]; may be repeated
+    /// Ask before calls of a tool, or those that a regular expression fits: TOOL[:PATTERN]; may be repeated. With --json-events
+    /// the question is an event that `sandbar runs answer` answers; where nobody can be asked, the answer is no
     #[arg(long, value_name = "RULE", value_parser = rule(Decision::Ask))]
     ask: Vec<Rule>,
     /// Refuse such calls; may be repeated
@@ -164,7 +165,8 @@ impl Start {
             policy: Policy { rules, otherwise: Decision::Allow },
             details: json!({ "preview_port": self.port }),
         };
-        let drive = Drive { house, url, workspace, model, preview_port: self.port, json, mcp: self.mcp };
+        let (preview_port, heard, mcp) = (self.port, self.json_events, self.mcp);
+        let drive = Drive { house, url, workspace, model, preview_port, json, heard, mcp };
         drive.run(id, Begin::New(Box::new(plan))).await
     }
 

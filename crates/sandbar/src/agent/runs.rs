@@ -7,16 +7,18 @@ use super::{open_records, records_url};
 use crate::sandbox::show::{Colour, Show, local_time, printable};
 use crate::workspace::house::{House, Place};
 use crate::{logging, runtime};
+use agent::approval::{self, Answer, Desk};
 use agent::model::Choice;
 use agent::records::{RunRecord, RunState};
-use agent::{RunId, RunRecords as _, StopReason};
+use agent::{RunId, RunRecords, StopReason};
 use anyhow::{Context as _, anyhow, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, stdout};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use workspace::WorkspaceName;
 use workspace::ledger::Usd;
@@ -34,7 +36,9 @@ Examples:
   sandbar runs show run_0123456789abcdef            what happened, from the beginning
   sandbar runs resume run_0123456789abcdef          after a crash, Ctrl-C or a limit
   sandbar runs resume run_0123456789abcdef --budget-usd 5
-  sandbar runs cancel run_0123456789abcdef")]
+  sandbar runs cancel run_0123456789abcdef
+  sandbar runs answer run_0123456789abcdef CALL allow                     CALL is the id of the event approval_asked
+  sandbar runs answer run_0123456789abcdef CALL deny --because 'not on a Friday'")]
 pub(crate) struct Runs {
     /// Print JSON for programs
     #[arg(long, global = true)]
@@ -56,6 +60,25 @@ enum Command {
     Resume(Box<Resume>),
     /// Stop a run, wherever it is driven
     Cancel { run: RunId },
+    /// Answer the question whether a call may be made; the first answer counts
+    Answer(Reply),
+}
+
+#[derive(Args)]
+struct Reply {
+    run: RunId,
+    /// The call's id, as the event `approval_asked` names it
+    call: String,
+    answer: Word,
+    /// What the model is told
+    #[arg(long, value_name = "TEXT")]
+    because: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Word {
+    Allow,
+    Deny,
 }
 
 #[derive(Args)]
@@ -83,6 +106,7 @@ impl Runs {
             Command::List => list(&self.place, show).await?,
             Command::Show { run } => show_one(&self.place, show, &run).await?,
             Command::Cancel { run } => cancel(&self.place, show, &run).await?,
+            Command::Answer(reply) => reply.give(&self.place, show).await?,
             Command::Resume(resume) => return resume.run(&self.place, self.json).await,
         }
         Ok(ExitCode::SUCCESS)
@@ -194,6 +218,29 @@ async fn cancel(place: &Place, show: Show, id: &RunId) -> anyhow::Result<()> {
     }
 }
 
+impl Reply {
+    async fn give(self, place: &Place, show: Show) -> anyhow::Result<()> {
+        let Self { run, call, answer, because } = self;
+        let answer = match (answer, because) {
+            (Word::Allow, None) => Answer::Allow,
+            (Word::Allow, Some(_)) => bail!("--because is for deny: an allowed call needs no reason"),
+            (Word::Deny, because) => Answer::Deny(because),
+        };
+        let records: Arc<dyn RunRecords> = Arc::new(open_records(&records_url(place)?).await?);
+        records.run(&run).await?.ok_or_else(|| missing(&run))?;
+        match Desk::new(records).reply(&run, &call, &answer).await? {
+            approval::Reply::Taken => {}
+            approval::Reply::NoQuestion => bail!("no question was asked about call {call} in {run}"),
+            approval::Reply::TooLate => bail!("the question about call {call} was answered before, or the run went on"),
+        }
+        let allowed = matches!(answer, Answer::Allow);
+        if show.json {
+            return Ok(show.object(&json!({ "run_id": run, "id": call, "allowed": allowed }))?);
+        }
+        Ok(show.line(format!("{call} {}", if allowed { "allowed" } else { "denied" }))?)
+    }
+}
+
 impl Resume {
     async fn run(self, place: &Place, json: bool) -> anyhow::Result<ExitCode> {
         let Self { run: id, limits, mcp, json_events } = self;
@@ -215,7 +262,7 @@ impl Resume {
             plan.details["preview_port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(3000);
         let house = House::open(place, true).await?;
         let workspace = house.enter(&name).await?;
-        let drive = Drive { house, url, workspace, model, preview_port, json, mcp };
+        let drive = Drive { house, url, workspace, model, preview_port, json, heard: json_events, mcp };
         drive.run(id, Begin::Again).await
     }
 }

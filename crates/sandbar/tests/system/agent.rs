@@ -178,6 +178,29 @@ fn an_interrupt_stops_a_run_cleanly_and_another_process_can_too() {
 }
 
 #[test]
+fn whoever_reads_the_events_answers_what_is_asked() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    let model = user.script(&json!([
+        bash("echo first >> mark"),
+        bash("echo second >> mark"),
+        { "expect": "not on a Friday", "text": "Done." },
+    ]));
+    let goal = ["--goal", "Mark", "--workspace", "shop", "--model", &model, "--ask", "bash:echo"];
+    let (mut child, mut output) = user.begin(&user.run, &[&goal[..], &["--json-events"]].concat());
+    let id = next(&mut output, "run_started").expect("it starts")["run_id"].as_str().expect("an id").to_owned();
+    let first = next(&mut output, "approval_asked").expect("it asks")["id"].as_str().expect("an id").to_owned();
+    assert_eq!(user.runs.json(&["answer", &id, &first, "allow"])["allowed"], true);
+    assert!(user.runs.fails(1, &["answer", &id, &first, "deny"]).contains("answered before"));
+    assert!(user.runs.fails(1, &["answer", &id, "toolu_none", "deny"]).contains("no question was asked"));
+    let second = next(&mut output, "approval_asked").expect("it asks")["id"].as_str().expect("an id").to_owned();
+    user.runs.must(&["answer", &id, &second, "deny", "--because", "not on a Friday"]);
+    assert_eq!(next(&mut output, "run_finished").expect("it ends")["stop_reason"], "completed");
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat project/mark"]), "first\n");
+}
+
+#[test]
 fn what_cannot_be_begun_is_said_before_anything_is_made() {
     let server = Server::with(&["--ephemeral"]);
     let user = User::of(&server);
