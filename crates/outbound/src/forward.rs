@@ -1,0 +1,98 @@
+//! What of a message is passed on. Framing and what concerns one connection only are not: hyper writes its own, so that both
+//! sides agree where a message ends.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// The protocol that both sides agree to go on with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Upgrade(HeaderValue);
+
+const HOPS: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::EXPECT,
+];
+
+/// What a request wants to go on with, if that may be. HTTP/2 would be requests that nobody judges.
+pub(crate) fn upgrade(headers: &HeaderMap) -> Option<Upgrade> {
+    let wanted = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let wanted = wanted.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    let protocol = headers.get(header::UPGRADE).filter(|_| wanted)?;
+    let text = protocol.to_str().ok()?;
+    let hidden = text.split(',').any(|word| word.trim().to_ascii_lowercase().starts_with("h2"));
+    (!hidden).then(|| Upgrade(protocol.clone()))
+}
+
+/// Takes off what is for one connection only.
+pub(crate) fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|word| HeaderName::from_bytes(word.trim().as_bytes()).ok())
+        // A header that both ends need must not vanish because one of them names it.
+        .filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH)
+        .collect();
+    let chunked = headers.contains_key(header::TRANSFER_ENCODING);
+    for name in named.iter().chain(&HOPS) {
+        headers.remove(name);
+    }
+    if chunked {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+}
+
+impl Upgrade {
+    pub(crate) fn put(&self, headers: &mut HeaderMap) {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, self.0.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    #[test]
+    fn what_concerns_one_connection_stays_there() {
+        let mut headers = map(&[
+            ("connection", "close, x-mine"),
+            ("connection", "Content-Length"),
+            ("x-mine", "1"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "5"),
+            ("te", "trailers"),
+            ("x-other", "2"),
+        ]);
+        strip(&mut headers);
+        assert_eq!(headers, map(&[("x-other", "2")]));
+        let mut headers = map(&[("connection", "content-length"), ("content-length", "5")]);
+        strip(&mut headers);
+        assert_eq!(headers, map(&[("content-length", "5")]));
+    }
+
+    #[test]
+    fn a_websocket_may_go_on_and_http2_may_not() {
+        let asked = map(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
+        let mut headers = asked.clone();
+        strip(&mut headers);
+        upgrade(&asked).expect("it is asked for").put(&mut headers);
+        assert_eq!(headers, map(&[("connection", "upgrade"), ("upgrade", "websocket")]));
+        assert_eq!(upgrade(&map(&[("connection", "upgrade"), ("upgrade", "h2c")])), None);
+        assert_eq!(upgrade(&map(&[("upgrade", "websocket")])), None);
+    }
+}

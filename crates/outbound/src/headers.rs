@@ -1,0 +1,173 @@
+//! Headers that a rule sets on requests, and the secrets they name as `${e2b.secrets.NAME}`.
+
+use std::fmt;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+const OPEN: &str = "${e2b.secrets.";
+/// What begins any placeholder of E2B's.
+const ANY: &str = "${e2b.";
+const LONGEST_SECRET: usize = 128;
+
+/// What frames a message or names its target: setting one would make the request another than was judged.
+const FIXED: [HeaderName; 10] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    header::UPGRADE,
+    header::TE,
+    header::TRAILER,
+    header::EXPECT,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// Headers to set, known to be such. Their values are secrets.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Headers(Vec<(HeaderName, Vec<Piece>)>);
+
+#[derive(Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Secret(String),
+}
+
+/// A header cannot be set. The value is not shown.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidHeader {
+    #[error("'{0}' is not the name of a header")]
+    Name(String),
+    #[error("the header '{0}' cannot be set: it frames the request or names its target")]
+    Fixed(String),
+    #[error("the value of '{0}' holds characters that no header may have")]
+    Value(String),
+    #[error(
+        "the value of '{0}' holds a placeholder that is none: ${{e2b.secrets.NAME}} needs a name of a-z, A-Z, 0-9, _ and -"
+    )]
+    Placeholder(String),
+    #[error("the value of '{0}' holds a placeholder that this server does not fill; ${{e2b.secrets.NAME}} is filled")]
+    Unserved(String),
+}
+
+impl Headers {
+    /// # Errors
+    /// Names the first header that cannot be set.
+    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, InvalidHeader> {
+        let headers = pairs.into_iter().map(|(name, value)| {
+            let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| InvalidHeader::Name(name.to_owned()))?;
+            if FIXED.contains(&known) {
+                return Err(InvalidHeader::Fixed(name.to_owned()));
+            }
+            Ok((known, pieces(name, value)?))
+        });
+        headers.collect::<Result<_, _>>().map(Self)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The names, for who tells of it.
+    pub(crate) fn names(&self) -> String {
+        self.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Puts them in the place of what a request says itself. All or none: what cannot be filled is named.
+    pub(crate) fn apply(&self, to: &mut HeaderMap, secret: impl Fn(&str) -> Option<String>) -> Result<(), String> {
+        let filled = self.0.iter().map(|(name, pieces)| {
+            let mut value = String::new();
+            for piece in pieces {
+                match piece {
+                    Piece::Text(text) => value.push_str(text),
+                    Piece::Secret(secret_name) => value.push_str(
+                        &secret(secret_name).ok_or_else(|| format!("the secret '{secret_name}' does not exist"))?,
+                    ),
+                }
+            }
+            let mut value = HeaderValue::from_bytes(value.as_bytes())
+                .map_err(|_| format!("what '{name}' is filled with cannot be sent in a header"))?;
+            value.set_sensitive(true);
+            Ok((name.clone(), value))
+        });
+        for (name, value) in filled.collect::<Result<Vec<_>, String>>()? {
+            to.insert(name, value);
+        }
+        Ok(())
+    }
+}
+
+fn pieces(name: &str, value: &str) -> Result<Vec<Piece>, InvalidHeader> {
+    if HeaderValue::from_bytes(value.as_bytes()).is_err() {
+        return Err(InvalidHeader::Value(name.to_owned()));
+    }
+    let (mut pieces, mut rest) = (Vec::new(), value);
+    while let Some(start) = rest.find(ANY) {
+        let (text, placeholder) = rest.split_at(start);
+        if !text.is_empty() {
+            pieces.push(Piece::Text(text.to_owned()));
+        }
+        let inner = placeholder.strip_prefix(OPEN).ok_or_else(|| InvalidHeader::Unserved(name.to_owned()))?;
+        let wrong = || InvalidHeader::Placeholder(name.to_owned());
+        let (secret, after) = inner.split_once('}').ok_or_else(wrong)?;
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if !(1..=LONGEST_SECRET).contains(&secret.len()) || !secret.bytes().all(plain) {
+            return Err(wrong());
+        }
+        pieces.push(Piece::Secret(secret.to_owned()));
+        rest = after;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
+    }
+    Ok(pieces)
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_filled_in_and_what_was_there_goes() {
+        let headers =
+            Headers::new([("Authorization", "Bearer ${e2b.secrets.key}"), ("X-Plain", "a ${b} $")]).expect("headers");
+        let mut map = HeaderMap::new();
+        map.append("authorization", HeaderValue::from_static("one"));
+        map.append("authorization", HeaderValue::from_static("two"));
+        headers.apply(&mut map, |name| (name == "key").then(|| "k1".to_owned())).expect("it is filled");
+        assert_eq!(map.get_all("authorization").iter().collect::<Vec<_>>(), ["Bearer k1"]);
+        assert_eq!(map["x-plain"], "a ${b} $");
+        assert!(!format!("{map:?} {headers:?}").contains("k1"));
+    }
+
+    #[test]
+    fn a_secret_that_is_missing_leaves_the_request_as_it_was() {
+        let headers = Headers::new([("x-a", "1"), ("x-b", "${e2b.secrets.gone}")]).expect("headers");
+        let mut map = HeaderMap::new();
+        assert_eq!(headers.apply(&mut map, |_| None), Err("the secret 'gone' does not exist".to_owned()));
+        assert!(map.is_empty());
+        assert!(headers.apply(&mut map, |_| Some("a\nb".to_owned())).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_named() {
+        for (name, value, expected) in [
+            ("a b", "x", InvalidHeader::Name("a b".into())),
+            ("Host", "x", InvalidHeader::Fixed("Host".into())),
+            ("transfer-encoding", "chunked", InvalidHeader::Fixed("transfer-encoding".into())),
+            ("x", "a\r\nb", InvalidHeader::Value("x".into())),
+            ("x", "${e2b.secrets.a b}", InvalidHeader::Placeholder("x".into())),
+            ("x", "${e2b.secrets.a", InvalidHeader::Placeholder("x".into())),
+            ("x", "${e2b.secrets.}", InvalidHeader::Placeholder("x".into())),
+            ("x", "${e2b.identity.tokens.a}", InvalidHeader::Unserved("x".into())),
+        ] {
+            assert_eq!(Headers::new([(name, value)]), Err(expected), "{name}: {value}");
+        }
+    }
+}

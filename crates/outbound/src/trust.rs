@@ -1,0 +1,109 @@
+//! Whom we trust and who trusts us: the host's roots for what is outside, an authority of our own for what is inside.
+//!
+//! Both are loaded when a connection first needs them; most sandboxes have no rule that does.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use authority::{Authority, AuthorityError};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+/// What people see in lists of trusted authorities.
+const COMMON_NAME: &str = "Sandbar egress";
+/// Requests are read one by one, which no other version promises.
+const ALPN: &[u8] = b"http/1.1";
+
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    #[error("the authority of the egress cannot be used")]
+    Authority(#[from] AuthorityError),
+    #[error("this host has no certificates of authorities; install ca-certificates")]
+    NoRoots,
+    #[error("{0} holds no certificates that can be read")]
+    Roots(PathBuf),
+}
+
+/// Certificates of both sides. Loading blocks.
+#[derive(Debug)]
+pub struct Trust {
+    directory: PathBuf,
+    extra_roots: Vec<PathBuf>,
+    inside: Mutex<Option<Inside>>,
+    outside: Mutex<Option<Arc<ClientConfig>>>,
+}
+
+#[derive(Debug, Clone)]
+struct Inside {
+    authority: Arc<Authority>,
+    config: Arc<ServerConfig>,
+}
+
+impl Trust {
+    /// With the authority in `directory`, made when it is first needed, and the host's roots besides those in the PEM files `extra_roots`.
+    pub fn new(directory: &Path, extra_roots: Vec<PathBuf>) -> Self {
+        let directory = directory.to_owned();
+        Self { directory, extra_roots, inside: Mutex::default(), outside: Mutex::default() }
+    }
+
+    /// What sandboxes must trust so that their TLS can be read.
+    pub fn certificate_pem(&self) -> Result<String, TrustError> {
+        Ok(self.inside()?.authority.certificate_pem().to_owned())
+    }
+
+    /// Answers programs inside in the name they ask for.
+    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, TrustError> {
+        Ok(self.inside()?.config)
+    }
+
+    fn inside(&self) -> Result<Inside, TrustError> {
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inside) = &*inside {
+            return Ok(inside.clone());
+        }
+        let authority = Arc::new(Authority::open(&self.directory, COMMON_NAME)?);
+        let config = authority.server_config(&[ALPN]);
+        Ok(inside.insert(Inside { authority, config }).clone())
+    }
+
+    /// Verifies who is outside.
+    pub(crate) fn client(&self) -> Result<Arc<ClientConfig>, TrustError> {
+        let mut outside = self.outside.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = &*outside {
+            return Ok(Arc::clone(config));
+        }
+        let mut roots = RootCertStore::empty();
+        // Single certificates that cannot be read are left out, as every program does.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        for file in &self.extra_roots {
+            let unreadable = || TrustError::Roots(file.clone());
+            let text = std::fs::read(file).map_err(|_| unreadable())?;
+            let added = add_pem(&mut roots, &text).ok_or_else(unreadable)?;
+            tracing::debug!(file = %file.display(), added, "further roots for the egress");
+        }
+        if roots.is_empty() {
+            return Err(TrustError::NoRoots);
+        }
+        Ok(Arc::clone(outside.insert(Arc::new(verifying(roots, &[ALPN])))))
+    }
+}
+
+/// How many certificates of a PEM text were added; `None` if it is none.
+pub(crate) fn add_pem(roots: &mut RootCertStore, text: &[u8]) -> Option<usize> {
+    let certificates: Vec<CertificateDer<'_>> = CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().ok()?;
+    for certificate in &certificates {
+        roots.add(certificate.clone()).ok()?;
+    }
+    (!certificates.is_empty()).then_some(certificates.len())
+}
+
+pub(crate) fn verifying(roots: RootCertStore, alpn: &[&[u8]]) -> ClientConfig {
+    let mut config = ClientConfig::builder_with_provider(authority::provider())
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites for all versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    config
+}

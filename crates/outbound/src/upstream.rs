@@ -1,0 +1,88 @@
+//! The outer connection of an exchange: made again when the target has closed it between two requests.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::exchange::Security;
+use crate::stream::{Dial, Outside, Stream};
+use crate::trust::Trust;
+
+/// For a handshake, once the target is connected.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(20);
+/// Until an earlier answer has left the connection.
+const READY: Duration = Duration::from_secs(5);
+
+pub(crate) struct Upstream {
+    /// Connected before anything was said.
+    first: Option<Outside>,
+    redial: Dial,
+    security: Security,
+    trust: Arc<Trust>,
+    sender: Option<SendRequest<Incoming>>,
+    /// Connections only move while they are polled.
+    moving: JoinSet<()>,
+}
+
+impl Upstream {
+    pub(crate) fn new(first: Outside, redial: Dial, security: Security, trust: Arc<Trust>) -> Self {
+        Self { first: Some(first), redial, security, trust, sender: None, moving: JoinSet::new() }
+    }
+
+    /// A connection that can take a request now. An error says what is wrong with the target, for people.
+    pub(crate) async fn sender(&mut self) -> Result<&mut SendRequest<Incoming>, String> {
+        while self.moving.try_join_next().is_some() {} // Forgets the ended ones.
+        let usable = match &mut self.sender {
+            Some(sender) => timeout(READY, sender.ready()).await.is_ok_and(|ready| ready.is_ok()),
+            None => false,
+        };
+        if !usable {
+            let stream = match self.first.take() {
+                Some(stream) => stream,
+                None => {
+                    (self.redial)().await.map_err(|error| format!("the target cannot be reached again: {error}"))?
+                }
+            };
+            let stream = self.secure(stream).await?;
+            self.sender =
+                Some(self.speak(stream).await.map_err(|error| format!("the target does not speak HTTP: {error}"))?);
+        }
+        Ok(self.sender.as_mut().expect("it was made above unless it was there"))
+    }
+
+    async fn secure(&self, stream: Outside) -> Result<Box<dyn Stream>, String> {
+        let Security::Tls { name } = &self.security else { return Ok(stream.boxed()) };
+        let wrong = |what: &dyn std::fmt::Display| format!("the certificate of {name} cannot be verified: {what}");
+        let server = ServerName::try_from(name.clone()).map_err(|error| wrong(&error))?;
+        let trust = Arc::clone(&self.trust);
+        let config = tokio::task::spawn_blocking(move || trust.client()).await.map_err(|error| wrong(&error))?;
+        let config = config.map_err(|error| wrong(&error))?;
+        let handshake = TlsConnector::from(config).connect(server, stream.boxed());
+        match timeout(HANDSHAKE, handshake).await {
+            Ok(Ok(stream)) => Ok(Box::new(stream)),
+            Ok(Err(error)) => Err(wrong(&error)),
+            Err(_) => Err(wrong(&"no answer in time")),
+        }
+    }
+
+    async fn speak(&mut self, stream: Box<dyn Stream>) -> io::Result<SendRequest<Incoming>> {
+        let (sender, connection) = http1::Builder::new()
+            .preserve_header_case(true)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
+        self.moving.spawn(async move {
+            // Whoever waits for an answer learns of an early end.
+            let _ = connection.with_upgrades().await;
+        });
+        Ok(sender)
+    }
+}
