@@ -23,7 +23,7 @@ use crate::cgroup::{Cgroup, CgroupError, Hierarchy};
 use crate::error::EngineError;
 use crate::ids::{IDS, Range, Ranges};
 use crate::launchers::Launchers;
-use crate::machine::remove_socket;
+use crate::machine::{names_beside, remove, remove_socket};
 use crate::net::{Egress, EgressConfig, Policy};
 use crate::pool::{Pool, Volume};
 use crate::sealed_file::sealed_file;
@@ -101,10 +101,10 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Of the sandbox whose process 1 is `pid`, connected as both say. Blocks; must be called inside a runtime.
-    pub(crate) fn connect(pid: u32, config: &Arc<EgressConfig>, policy: Policy) -> io::Result<Self> {
+    /// Of the sandbox whose process 1 is `pid`, connected as both say, its names kept beside `socket`. Blocks; must be called inside a runtime.
+    pub(crate) fn connect(pid: u32, config: &Arc<EgressConfig>, policy: Policy, socket: &Path) -> io::Result<Self> {
         let namespace = OwnedFd::from(File::open(format!("/proc/{pid}/ns/net"))?);
-        let egress = Egress::attach(namespace.as_fd(), Arc::clone(config), policy)?;
+        let egress = Egress::attach(namespace.as_fd(), Arc::clone(config), policy, Some(&names_beside(socket)))?;
         Ok(Self { namespace, egress })
     }
 }
@@ -220,7 +220,9 @@ impl Workshop {
         };
         let mut scaffold = Scaffold { name, cgroup, socket, ids: Some(ids), process: None, group: None, kept: false };
         let guest_config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
-        let connect = |pid| Network::connect(pid, config, egress);
+        remove(&names_beside(&scaffold.socket))?;
+        let socket = scaffold.socket.clone();
+        let connect = |pid| Network::connect(pid, config, egress, &socket);
         let (instance, network) = self.launch(&mut scaffold, &spec, &guest_config, connect, &mut watch)?;
         debug!(sandbox = scaffold.name, marks = ?watch.marks, "boot, seen by the server");
         volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", scaffold.name)))?;

@@ -116,6 +116,19 @@ impl Engine {
         found.map(|started| self.machine(started)).transpose()
     }
 
+    /// What sandboxes must trust so that rules can set headers of their TLS requests: a certificate as PEM.
+    pub async fn egress_certificate(&self) -> Result<String, EngineError> {
+        let trust = self.0.egress.trust.clone();
+        let missing = || EngineError::Invalid("the engine was opened without certificates for the egress".to_owned());
+        let trust = trust.ok_or_else(missing)?;
+        blocking(move || {
+            trust
+                .certificate_pem()
+                .map_err(|error| EngineError::io("open the egress's authority")(io::Error::other(error)))
+        })
+        .await
+    }
+
     fn machine(&self, started: Started) -> Result<Machine, EngineError> {
         let Started { instance, network: Network { namespace: network, egress }, volume, mut scaffold } = started;
         let process = watch::readable(scaffold.process.take().expect("a started sandbox has a process 1"));
@@ -209,7 +222,8 @@ impl Shared {
         if !same || !cgroup.pids()?.contains(&instance.pid) || has_ended(&process) {
             return Ok(None);
         }
-        let network = Network::connect(instance.pid, &self.egress, egress)
+        let socket = self.workshop.socket_of(&name);
+        let network = Network::connect(instance.pid, &self.egress, egress, &socket)
             .map_err(EngineError::io("connect the sandbox to the network"))?;
         let pool = &self.workshop.pool;
         let Some(Record { limit_bytes, shared_bytes, .. }) = Record::read(&pool.path_of(&name)) else {
@@ -218,7 +232,6 @@ impl Shared {
         let volume = pool.volume(&name, limit_bytes)?;
         volume.set_allowance(shared_bytes).map_err(EngineError::io(format!("limit volume {name}")))?;
         let ids = self.workshop.ranges.adopt(instance.pid);
-        let socket = self.workshop.socket_of(&name);
         let scaffold = Scaffold::adopted(name, cgroup, socket, ids, process);
         Ok(Some(Started { instance, network, volume, scaffold }))
     }

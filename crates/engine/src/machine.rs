@@ -163,7 +163,18 @@ impl Machine {
     }
 }
 
+/// Where names that a sandbox resolved are kept, beside its socket.
+pub(crate) fn names_beside(socket: &Path) -> PathBuf {
+    socket.with_extension("names")
+}
+
+/// Removes a sandbox's socket, after what is kept beside it.
 pub(crate) fn remove_socket(path: &Path) -> Result<(), EngineError> {
+    remove(&names_beside(path))?;
+    remove(path)
+}
+
+pub(crate) fn remove(path: &Path) -> Result<(), EngineError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(EngineError::io(format!("remove {}", path.display()))(error))

@@ -1,9 +1,14 @@
-//! What a sandbox may reach: kept in the words of the call that said so, which are given back as they came.
+//! What a sandbox may reach, and how: kept in the words of the call that said so, which are given back as they came but for
+//! what must not be.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::Ipv4Addr;
 
-use engine::net::{InvalidRule, Rules};
+use engine::net::{Domain, Headers, InvalidDomain, InvalidHeader, InvalidProxy, InvalidRule, Proxy, ProxyTls, Rules};
 use serde::{Deserialize, Serialize};
+
+use crate::id::Token;
 
 /// What everything is in a list of ranges.
 pub const EVERYTHING: &str = "0.0.0.0/0";
@@ -17,7 +22,7 @@ pub struct Egress {
 }
 
 /// As they were sent.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lists {
     /// Addresses, ranges and domain names. They win over `deny_out`.
@@ -26,15 +31,82 @@ pub struct Lists {
     pub deny_out: Vec<String>,
     /// Who resolves names; the host's servers if empty.
     pub dns_servers: Vec<Ipv4Addr>,
+    /// Headers that requests for a domain get. Secrets are named in them, not contained.
+    pub headers: BTreeMap<String, BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxyLists>,
+}
+
+/// Header values may be secrets, whatever they should be.
+impl fmt::Debug for Lists {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lists")
+            .field("allow_out", &self.allow_out)
+            .field("deny_out", &self.deny_out)
+            .field("dns_servers", &self.dns_servers)
+            .field("headers", &self.headers.keys())
+            .field("proxy", &self.proxy)
+            .finish()
+    }
+}
+
+/// A proxy that TCP goes through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyLists {
+    pub address: String,
+    pub username: Option<String>,
+    #[serde(with = "hidden")]
+    pub password: Option<Token>,
+    pub tls: Option<ProxyTlsLists>,
+}
+
+/// How TLS with the proxy is verified.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyTlsLists {
+    pub server_name: Option<String>,
+    pub certificates: Option<String>,
+}
+
+/// Which part is none that can be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEgress {
+    #[error(transparent)]
+    List(InvalidRule),
+    #[error("{0}")]
+    Domain(InvalidDomain),
+    #[error("'{domain}': {wrong}")]
+    Header { domain: String, wrong: InvalidHeader },
+    #[error(transparent)]
+    Proxy(InvalidProxy),
 }
 
 impl TryFrom<Lists> for Egress {
-    type Error = InvalidRule;
+    type Error = InvalidEgress;
 
-    fn try_from(lists: Lists) -> Result<Self, InvalidRule> {
-        let rules = Rules::new(&lists.allow_out, &lists.deny_out, &lists.dns_servers)?;
+    fn try_from(lists: Lists) -> Result<Self, InvalidEgress> {
+        let rules = Rules::new(&lists.allow_out, &lists.deny_out, &lists.dns_servers).map_err(InvalidEgress::List)?;
+        let mut headers = Vec::new();
+        for (domain, pairs) in &lists.headers {
+            let name: Domain = domain.parse().map_err(InvalidEgress::Domain)?;
+            let set = Headers::new(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+                .map_err(|wrong| InvalidEgress::Header { domain: domain.clone(), wrong })?;
+            if !set.is_empty() {
+                headers.push((name, set));
+            }
+        }
+        let proxy = lists.proxy.as_ref().map(proxy).transpose().map_err(InvalidEgress::Proxy)?;
+        let rules = rules.with_headers(headers).with_proxy(proxy);
         Ok(Self { lists, rules })
     }
+}
+
+fn proxy(lists: &ProxyLists) -> Result<Proxy, InvalidProxy> {
+    let ProxyLists { address, username, password, tls } = lists;
+    let tls = tls.as_ref().map(|ProxyTlsLists { server_name, certificates }| ProxyTls {
+        server_name: server_name.clone(),
+        certificates: certificates.clone(),
+    });
+    Proxy::new(address, username.as_deref(), password.as_ref().map(Token::reveal), tls)
 }
 
 impl From<Egress> for Lists {
@@ -52,5 +124,44 @@ impl Egress {
     pub(crate) fn rules(&self, internet: bool) -> Rules {
         let rules = self.rules.clone();
         if internet { rules } else { rules.deny_everything() }
+    }
+}
+
+/// A token as a text, for the records.
+mod hidden {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::id::Token;
+
+    pub(super) fn serialize<S: Serializer>(token: &Option<Token>, serializer: S) -> Result<S::Ok, S::Error> {
+        token.as_ref().map(Token::reveal).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Token>, D::Error> {
+        Ok(Option::<String>::deserialize(deserializer)?.map(Token::from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_secret_is_stored_and_not_shown() {
+        let lists = Lists {
+            headers: BTreeMap::from([("a.example".into(), BTreeMap::from([("x-a".into(), "hunter2".into())]))]),
+            proxy: Some(ProxyLists {
+                address: "proxy:1080".into(),
+                username: Some("me".into()),
+                password: Some("hunter2".to_owned().into()),
+                tls: Some(ProxyTlsLists::default()),
+            }),
+            ..Lists::default()
+        };
+        let egress = Egress::try_from(lists).expect("lists");
+        assert!(!format!("{egress:?}").contains("hunter2"));
+        let text = serde_json::to_string(&egress).expect("it is stored");
+        assert_eq!(serde_json::from_str::<Egress>(&text).expect("it is read"), egress);
+        assert_eq!(serde_json::from_str::<Egress>("{}").expect("an older one"), Egress::default());
     }
 }

@@ -29,6 +29,7 @@ mod owner;
 pub mod ports;
 pub mod records;
 mod sandbox;
+mod secret;
 mod snapshot;
 mod start_command;
 pub mod template;
@@ -41,14 +42,16 @@ pub use build::{
 };
 pub use clock::{Clock, RuntimeClock, SystemClock};
 pub use config::SandboxesConfig;
-pub use egress::{EVERYTHING, Egress, Lists as EgressLists};
-pub use engine::net::InvalidRule;
+pub use egress::{
+    EVERYTHING, Egress, InvalidEgress, Lists as EgressLists, ProxyLists as EgressProxy, ProxyTlsLists as EgressProxyTls,
+};
 pub use error::{CreateError, OpenError, SandboxError};
 pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
 pub use local::LocalEngine;
 pub use node::{Closing, Gate, Node, Seen};
 pub use owner::Resumed;
 pub use sandbox::{Created, NewSandbox, OnTimeout, Record, Repeatable, Resources, Standing};
+pub use secret::{Secret, SecretError, SecretPage};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotPage, SnapshotQuery};
 /// What is in volumes.
 pub mod volume_content {

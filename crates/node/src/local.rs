@@ -96,6 +96,10 @@ impl Engine for LocalEngine {
         self.engine.open_volume(files.as_str(), limit_bytes).await.map_err(failed("cannot open a volume"))
     }
 
+    async fn egress_certificate(&self) -> Result<String, EngineError> {
+        self.engine.egress_certificate().await.map_err(failed("cannot open the egress's authority"))
+    }
+
     async fn sync_files(&self) -> Result<(), EngineError> {
         self.engine.sync_files().await.map_err(failed("cannot write files out"))
     }

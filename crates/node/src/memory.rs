@@ -18,9 +18,11 @@ use tokio_util::sync::CancellationToken;
 use crate::build::Layer;
 use crate::id::{FilesId, SandboxId};
 use crate::ports::{
-    Boot, Engine, EngineError, Instance, Machine, Records, RecordsError, TemplateRecords, Usage, VolumeRecords,
+    Boot, Engine, EngineError, Instance, Machine, Records, RecordsError, SecretRecords, TemplateRecords, Usage,
+    VolumeRecords,
 };
 use crate::sandbox::{Created, Record, Repeatable};
+use crate::secret::Secret;
 use crate::template::TemplateRecord;
 use crate::volume::Volume;
 
@@ -201,6 +203,10 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
+    async fn egress_certificate(&self) -> Result<String, EngineError> {
+        Ok("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned())
+    }
+
     async fn open_volume(&self, files: &FilesId, _limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         lock(&self.inner).files.insert(files.clone());
         let directory = self.directory.join(files.as_str());
@@ -303,6 +309,24 @@ pub struct MemoryRecords {
     templates: Mutex<HashMap<String, TemplateRecord>>,
     layers: Mutex<HashMap<String, Layer>>,
     volumes: Mutex<HashMap<String, Volume>>,
+    secrets: Mutex<HashMap<String, Secret>>,
+}
+
+#[async_trait]
+impl SecretRecords for MemoryRecords {
+    async fn secrets(&self) -> Result<Vec<Secret>, RecordsError> {
+        Ok(lock(&self.secrets).values().cloned().collect())
+    }
+
+    async fn put_secret(&self, secret: &Secret) -> Result<(), RecordsError> {
+        lock(&self.secrets).insert(secret.id.clone(), secret.clone());
+        Ok(())
+    }
+
+    async fn remove_secret(&self, id: &str) -> Result<(), RecordsError> {
+        lock(&self.secrets).remove(id);
+        Ok(())
+    }
 }
 
 #[async_trait]

@@ -119,6 +119,7 @@ impl Node {
         let templates = self.world.templates.all();
         files.extend(templates.iter().flat_map(|template| template.files().cloned()));
         files.extend(self.world.builds.layers.files());
+        self.world.secrets.load().await?;
         self.world.volumes.load().await?;
         files.extend(self.world.volumes.all().iter().map(|volume| volume.files.clone()));
         let is_known = |id: &str| templates.iter().any(|template| template.id == id);
@@ -283,6 +284,7 @@ impl Node {
         egress: Egress,
         allow_internet: Option<bool>,
     ) -> Result<(), SandboxError> {
+        let egress = Box::new(egress);
         self.ask(id, |reply| Command::SetEgress { egress, allow_internet, reply }).await
     }
 

@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use crate::build::Layer;
 use crate::id::{FilesId, SandboxId};
 use crate::sandbox::{Created, Record, Repeatable, Resources};
+use crate::secret::Secret;
 use crate::template::TemplateRecord;
 use crate::volume::{Volume, VolumeMount};
 
@@ -93,6 +94,8 @@ pub trait Engine: Send + Sync {
     async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError>;
     /// Writes out what machines have changed, so that a copy made soon after takes no time.
     async fn sync_files(&self) -> Result<(), EngineError>;
+    /// What sandboxes must trust so that rules can set headers of their TLS requests: a certificate as PEM.
+    async fn egress_certificate(&self) -> Result<String, EngineError>;
     /// Makes a volume of at most `limit_bytes`, or opens it. It is removed like any files.
     async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
 }
@@ -150,9 +153,19 @@ pub trait VolumeRecords: Send + Sync {
     async fn remove_volume(&self, id: &str) -> Result<(), RecordsError>;
 }
 
+/// Where secrets are remembered, with the same promise as [`Records`]. Values are not readable where they are kept.
+#[async_trait]
+pub trait SecretRecords: Send + Sync {
+    async fn secrets(&self) -> Result<Vec<Secret>, RecordsError>;
+    /// Stores a secret whole, in the place of what was known of it.
+    async fn put_secret(&self, secret: &Secret) -> Result<(), RecordsError>;
+    /// Forgetting what is already forgotten succeeds.
+    async fn remove_secret(&self, id: &str) -> Result<(), RecordsError>;
+}
+
 /// Where sandboxes are remembered. What a call has acknowledged survives a crash of the machine.
 #[async_trait]
-pub trait Records: TemplateRecords + VolumeRecords {
+pub trait Records: TemplateRecords + VolumeRecords + SecretRecords {
     async fn all(&self) -> Result<Vec<Record>, RecordsError>;
     /// Stores a new sandbox together with the create that may be repeated.
     async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError>;

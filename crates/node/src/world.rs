@@ -24,6 +24,7 @@ use crate::metrics::Readings;
 use crate::owner::{Command, Reply};
 use crate::ports::{Engine, Machine, Records};
 use crate::sandbox::Record;
+use crate::secret::Secrets;
 use crate::template::catalog::Catalog;
 use crate::volume::Volumes;
 
@@ -35,6 +36,7 @@ pub(crate) struct World {
     pub templates: Catalog,
     pub builds: Builds,
     pub volumes: Volumes,
+    pub secrets: Arc<Secrets>,
     /// Cancelled when the server stops: owners leave their sandboxes to their leases.
     pub stop: CancellationToken,
     registry: RwLock<HashMap<SandboxId, Handle>>,
@@ -105,6 +107,7 @@ impl World {
         let templates = Catalog::new(Arc::clone(&records));
         let builds = Builds::new(Arc::clone(&records), uploads);
         let volumes = Volumes::new(Arc::clone(&records));
+        let secrets = Arc::new(Secrets::new(Arc::clone(&records)));
         Self {
             engine,
             records,
@@ -113,6 +116,7 @@ impl World {
             templates,
             builds,
             volumes,
+            secrets,
             stop: CancellationToken::new(),
             registry: RwLock::default(),
         }

@@ -78,7 +78,7 @@ pub struct VolumeMount {
 }
 
 /// Who may reach the sandbox and what it may reach.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Network {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,6 +100,17 @@ pub struct Network {
     pub dns_servers: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub https_ports: Option<Vec<u32>>,
+}
+
+/// A proxy has a password, and rules set headers that are secrets.
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network")
+            .field("allow_public_traffic", &self.allow_public_traffic)
+            .field("allow_out", &self.allow_out)
+            .field("deny_out", &self.deny_out)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The answer to create, connect and resume.

@@ -2,12 +2,14 @@
 //! environment. An unknown key is an error that names it.
 
 use anyhow::{Context, bail};
+use engine::net::Trust;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use workspace::ProviderName;
 use workspace::config::{BudgetConfig, ObjectsConfig, ProviderConfig, ProviderKind, RecordsConfig, WorkspaceConfig};
 
@@ -47,6 +49,9 @@ pub(crate) struct Config {
     pub budgets: Vec<BudgetConfig>,
 }
 
+/// Of the egress, in the data directory.
+const AUTHORITY: &str = "authority/egress";
+
 /// Private networks that sandboxes may reach all the same.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -57,11 +62,14 @@ pub(crate) struct EgressConfig {
     pub allow_names: Vec<String>,
     /// Name servers to ask instead of those in the host's `/etc/resolv.conf`.
     pub nameservers: Vec<String>,
+    /// PEM files of authorities that count besides the host's where rules set headers of TLS requests.
+    pub extra_roots: Vec<PathBuf>,
 }
 
 impl EgressConfig {
     /// The engine's form of it; a value that does not parse is named.
-    pub(crate) fn to_engine(&self) -> anyhow::Result<engine::net::EgressConfig> {
+    /// Certificates are kept below `data`.
+    pub(crate) fn to_engine(&self, data: &Path) -> anyhow::Result<engine::net::EgressConfig> {
         let allow_ranges = self
             .allow_ranges
             .iter()
@@ -72,6 +80,7 @@ impl EgressConfig {
             allow_ranges,
             allow_names: self.allow_names.clone(),
             nameservers: (!nameservers.is_empty()).then_some(nameservers),
+            trust: Some(Arc::new(Trust::new(&data.join(AUTHORITY), self.extra_roots.clone()))),
         })
     }
 }
@@ -167,7 +176,7 @@ impl Config {
 
     /// What the types cannot say.
     fn check(&self) -> anyhow::Result<()> {
-        self.egress.to_engine()?;
+        self.egress.to_engine(&self.data)?;
         self.sandboxes.check().map_err(|wrong| anyhow::anyhow!("sandboxes.{wrong}"))?;
         let plain = |key: &str| {
             !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))

@@ -56,6 +56,7 @@ are the defaults unless a comment says otherwise:
   allow_ranges = [\"10.1.0.0/16\"]
   allow_names = [\"*.corp.example\"]
   nameservers = [\"10.1.0.53\"]     # absent: those of /etc/resolv.conf
+  extra_roots = [\"/etc/corp.pem\"] # trusted besides the host's where rules set headers
 
 Each key is also a variable: SANDBAR_LISTEN, SANDBAR_EGRESS__ALLOW_RANGES='[\"10.1.0.0/16\"]', …
 SANDBAR_LOG sets what is logged (default `info`): `debug`, or `warn,sandbar_api=debug`.
@@ -280,7 +281,7 @@ pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> any
         runtime: directory.runtime(),
         guest: node::guest_image(),
         pool_bytes: directory.pool_bytes()?,
-        egress: config.egress.to_engine()?,
+        egress: config.egress.to_engine(directory.path())?,
     };
     let engine = Engine::open(engine).await.context("cannot open the engine")?;
     let engine = Arc::new(node::LocalEngine::new(engine));

@@ -27,7 +27,10 @@ pub(super) fn list(app: &App) -> Response<Body> {
     });
     // `PUT /files` with `If-Match` or `If-None-Match`: whole or not at all, and only over what the client saw.
     let replacing = json!({ "conditions": ["sha256", "absent"] });
-    let capabilities = [("createResources", resources), ("limits", limits), ("replaceFiles", replacing)];
+    // E2B's is SOCKS5 only; an address with a scheme in front says which one is meant.
+    let proxies = json!({ "schemes": ["socks5", "http", "https"] });
+    let capabilities =
+        [("createResources", resources), ("egressProxy", proxies), ("limits", limits), ("replaceFiles", replacing)];
     let capabilities = BTreeMap::from(capabilities.map(|(name, value)| (name.to_owned(), value)));
     let answer =
         Capabilities { server: "sandbar".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), capabilities };

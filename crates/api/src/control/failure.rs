@@ -5,7 +5,9 @@ use std::error::Error;
 use http::{HeaderValue, Response, StatusCode};
 use node::ports::EngineError;
 use node::template::{ChangeError, TemplateError};
-use node::{BuildError, CreateError, InvalidSandboxId, SandboxError, SnapshotError, UploadError, VolumeError};
+use node::{
+    BuildError, CreateError, InvalidSandboxId, SandboxError, SecretError, SnapshotError, UploadError, VolumeError,
+};
 use protocol::headers::SHOULD_RETRY;
 use protocol::rest::ErrorBody;
 
@@ -115,6 +117,19 @@ impl From<VolumeError> for Failure {
             VolumeError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, error.to_string()),
             VolumeError::InUse { .. } => Self::new(StatusCode::CONFLICT, error.to_string()),
             VolumeError::Node(error) => error.into(),
+        }
+    }
+}
+
+impl From<SecretError> for Failure {
+    fn from(error: SecretError) -> Self {
+        match error {
+            SecretError::InvalidName(_) | SecretError::InvalidValue | SecretError::InvalidMetadata(_) => {
+                Self::bad_request(error.to_string())
+            }
+            SecretError::Taken(_) => Self::new(StatusCode::CONFLICT, error.to_string()),
+            SecretError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            SecretError::Node(error) => error.into(),
         }
     }
 }

@@ -14,6 +14,7 @@ mod metrics;
 mod network;
 mod pause;
 mod payload;
+mod secrets;
 mod snapshots;
 mod teams;
 mod templates;
@@ -109,6 +110,11 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
         (POST, ["sandboxes", sandbox, "fork"]) => snapshots::fork(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "snapshots"]) => snapshots::take(app, &id(sandbox)?, request).await,
         (GET, ["snapshots"]) => snapshots::list(app, &request),
+        (GET, ["secrets"]) => secrets::list(app, &request),
+        (POST, ["secrets"]) => secrets::create(app, request).await,
+        (GET, ["secrets", secret]) => secrets::get(app, &query::decode(secret)),
+        (POST, ["secrets", secret]) => secrets::update(app, &query::decode(secret), request).await,
+        (&Method::DELETE, ["secrets", secret]) => secrets::delete(app, &query::decode(secret)).await,
         (GET, ["teams"]) => Ok(teams::list(app)),
         (GET, ["volumes"]) => volumes::list(app),
         (POST, ["volumes"]) => volumes::create(app, request).await,

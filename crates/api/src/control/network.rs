@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use http::{Request, StatusCode};
-use node::{EVERYTHING, Egress, EgressLists, SandboxId};
+use node::{EVERYTHING, Egress, EgressLists, EgressProxy, EgressProxyTls, InvalidEgress, SandboxId};
 use protocol::guest::ENVD_PORT;
 use protocol::rest::{Network, NetworkUpdate};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::failure::Failure;
@@ -70,9 +71,16 @@ pub(super) fn egress(network: &Network, allow_internet: Option<bool>) -> Result<
     });
     let dns_servers = dns_servers.collect::<Result<_, _>>()?;
     let domain = allow_out.iter().find(|entry| !is_range(entry)).cloned();
-    let egress = Egress::try_from(EgressLists { allow_out, deny_out, dns_servers }).map_err(|wrong| {
-        let list = if wrong.names_too { "allowOut" } else { "denyOut" };
-        Failure::bad_request(format!("network.{list}: {wrong}"))
+    let (headers, proxy) = (headers(network.rules.as_ref())?, proxy(network.egress_proxy.as_ref())?);
+    let lists = EgressLists { allow_out, deny_out, dns_servers, headers, proxy };
+    let egress = Egress::try_from(lists).map_err(|wrong| {
+        let field = match &wrong {
+            InvalidEgress::List(list) if list.names_too => "allowOut",
+            InvalidEgress::List(_) => "denyOut",
+            InvalidEgress::Domain(_) | InvalidEgress::Header { .. } => "rules",
+            InvalidEgress::Proxy(_) => "egressProxy",
+        };
+        Failure::bad_request(format!("network.{field}: {wrong}"))
     })?;
     match domain.filter(|_| !everything_denied) {
         Some(domain) => Err(Failure::bad_request(format!(
@@ -80,6 +88,51 @@ pub(super) fn egress(network: &Network, allow_internet: Option<bool>) -> Result<
         ))),
         None => Ok(egress),
     }
+}
+
+/// The headers that rules set, by domain. A rule without any stands for itself.
+fn headers(
+    rules: Option<&BTreeMap<String, Vec<Value>>>,
+) -> Result<BTreeMap<String, BTreeMap<String, String>>, Failure> {
+    let read = |(domain, rules): (&String, &Vec<Value>)| {
+        let headers =
+            rules.first().and_then(|rule| rule.pointer("/transform/headers")).filter(|given| !given.is_null());
+        let headers = headers.map_or(Ok(BTreeMap::new()), BTreeMap::deserialize);
+        let wrong = || Failure::bad_request(format!("network.rules: '{domain}' has a header whose value is no text"));
+        Ok((domain.clone(), headers.map_err(|_| wrong())?))
+    };
+    rules.into_iter().flatten().map(read).collect()
+}
+
+/// `network.egressProxy` as it is sent.
+#[derive(Deserialize)]
+struct ProxyBody {
+    address: String,
+    username: Option<String>,
+    password: Option<String>,
+    tls: Option<ProxyTlsBody>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ProxyTlsBody {
+    enabled: Option<bool>,
+    server_name: Option<String>,
+    ca_cert: Option<String>,
+}
+
+fn proxy(body: Option<&Value>) -> Result<Option<EgressProxy>, Failure> {
+    let Some(body) = body.filter(|body| !body.is_null()) else { return Ok(None) };
+    // What serde says may repeat a value, which may be the password.
+    let wrong = |_| {
+        let fields = "address, and perhaps username, password and tls {enabled, serverName, caCert}";
+        Failure::bad_request(format!("network.egressProxy: must be an object with {fields}"))
+    };
+    let ProxyBody { address, username, password, tls } = ProxyBody::deserialize(body).map_err(wrong)?;
+    let tls = tls.filter(|tls| tls.enabled != Some(false));
+    let tls = tls
+        .map(|ProxyTlsBody { enabled: _, server_name, ca_cert }| EgressProxyTls { server_name, certificates: ca_cert });
+    Ok(Some(EgressProxy { address, username, password: password.map(Into::into), tls }))
 }
 
 fn is_range(entry: &str) -> bool {
@@ -136,17 +189,15 @@ pub(super) fn refuse_unbuilt(network: &Network, iam: Option<&Value>) -> Result<(
         allow_out: _,
         deny_out: _,
         egress_cidrs: _,
-        egress_proxy,
+        egress_proxy: _,
         mask_request_host,
-        rules,
+        rules: _,
         dns_servers: _,
         https_ports,
     } = network;
     let has_tokens = iam.and_then(|iam| iam.get("tokens")?.as_object()).is_some_and(|tokens| !tokens.is_empty());
     let asked = [
-        ("network.egressProxy", egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null())),
         ("network.maskRequestHost", mask_request_host.as_ref().is_some_and(|host| !host.is_empty())),
-        ("network.rules", rules.as_ref().is_some_and(|rules| !rules.is_empty())),
         ("network.httpsPorts", https_ports.as_ref().is_some_and(|list| !list.is_empty())),
         ("iam", has_tokens),
     ];

@@ -40,7 +40,7 @@ pub(super) fn answer(method: &Method, segments: &[&str]) -> Answer {
             _,
             "resume" | "pause" | "timeout" | "refreshes" | "metrics" | "fork" | "snapshots" | "network",
         ] => generation.is_none(),
-        ["teams"] | ["snapshots"] | ["volumes"] | ["volumes", _] => generation.is_none(),
+        ["teams"] | ["snapshots"] | ["volumes" | "secrets"] | ["volumes" | "secrets", _] => generation.is_none(),
         ["templates"] => true,
         ["templates", _] => generation != Some("v3"),
         ["sandbar", "capabilities"] => generation.is_none(),
@@ -70,7 +70,6 @@ fn reason(method: &Method, generation: Option<&str>, rest: &[&str]) -> Option<&'
         {
             Some("it is E2B's former way to build, by a push to its own registry; build with POST /v3/templates")
         }
-        (None, ["secrets", ..]) => Some("secrets are not built yet"),
         _ => None,
     }
 }

@@ -1,11 +1,14 @@
 //! The node's sandboxes in the words of the wire. Every field is named, so that a new one compiles only once its meaning
 //! on the wire is decided.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use node::lifecycle::Kept;
-use node::{Created, EgressLists, OnTimeout, Record, Seen, Standing, VolumeMount};
+use node::{Created, EgressLists, EgressProxy, EgressProxyTls, OnTimeout, Record, Seen, Standing, VolumeMount};
 use protocol::guest::ENVD_VERSION;
 use protocol::rest::{self, Lifecycle, ListedSandbox, Network, PauseMode, Sandbox, SandboxDetail, SandboxState};
+use serde_json::{Value, json};
 
 /// Required by clients and used by none.
 const CLIENT_ID: &str = "sandbar";
@@ -58,14 +61,38 @@ fn mount(mount: &VolumeMount) -> rest::VolumeMount {
     rest::VolumeMount { name: mount.name.clone(), path: mount.path.clone() }
 }
 
+/// As it was sent. Secrets are named in it, not contained.
+fn rule((domain, headers): (String, BTreeMap<String, String>)) -> (String, Vec<Value>) {
+    let rules = if headers.is_empty() { Vec::new() } else { vec![json!({ "transform": { "headers": headers } })] };
+    (domain, rules)
+}
+
+/// Without the password, and without certificates, as E2B does.
+fn egress_proxy(proxy: &EgressProxy) -> Value {
+    let EgressProxy { address, username, password: _, tls } = proxy;
+    let mut shown = json!({ "address": address });
+    if let Some(username) = username {
+        shown["username"] = json!(username);
+    }
+    if let Some(EgressProxyTls { server_name, certificates: _ }) = tls {
+        shown["tls"] = json!({ "enabled": true });
+        if let Some(name) = server_name {
+            shown["tls"]["serverName"] = json!(name);
+        }
+    }
+    shown
+}
+
 pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {
     let record: &Record = &seen.record;
-    let EgressLists { allow_out, deny_out, dns_servers } = record.egress.lists().clone();
+    let EgressLists { allow_out, deny_out, dns_servers, headers, proxy } = record.egress.lists().clone();
     let some = |list: Vec<String>| Some(list).filter(|list| !list.is_empty());
     let network = Network {
         allow_public_traffic: Some(record.traffic_token.is_none()),
         allow_out: some(allow_out),
         deny_out: some(deny_out),
+        rules: Some(headers.into_iter().map(rule).collect::<BTreeMap<_, _>>()).filter(|rules| !rules.is_empty()),
+        egress_proxy: proxy.as_ref().map(egress_proxy),
         dns_servers: some(dns_servers.iter().map(ToString::to_string).collect()),
         ..Network::default()
     };

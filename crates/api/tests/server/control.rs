@@ -118,9 +118,14 @@ async fn a_create_that_is_wrong_says_what() {
             "iam.tokens: the type of 't' must be JWT-SVID",
         ),
         (
-            r#"{"templateID":"base","network":{"rules":{"a.b":[]}}}"#,
-            501,
-            "network.rules is not implemented by this server yet",
+            r#"{"templateID":"base","network":{"rules":{"1.2.3.4":[]}}}"#,
+            400,
+            "network.rules: '1.2.3.4' is not a domain name, nor one after `*.`",
+        ),
+        (
+            r#"{"templateID":"base","network":{"egressProxy":{"password":"hunter2"}}}"#,
+            400,
+            "network.egressProxy: must be an object with address, and perhaps username, password and tls {enabled, serverName, caCert}",
         ),
         (
             r#"{"templateID":"base","volumeMounts":[{"name":"v","path":"/a"}]}"#,
@@ -194,7 +199,6 @@ async fn unknown_and_unserved_calls_are_told_apart() {
         ("GET /volumes", 200),
         ("GET /volumes/v", 404),
         ("PATCH /volumes", 405),
-        ("GET /secrets", 501),
         ("GET /teams", 200),
         ("POST /teams", 405),
         ("GET /teams/t/metrics", 501),

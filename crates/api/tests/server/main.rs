@@ -4,6 +4,7 @@ mod control;
 mod edge;
 mod elsewhere;
 mod network;
+mod secrets;
 mod snapshots;
 mod support;
 mod volumes;

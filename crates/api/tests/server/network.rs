@@ -1,6 +1,6 @@
 //! What sandboxes may reach, on the wire.
 
-use engine::net::Rules;
+use engine::net::{Headers, Proxy, ProxyTls, Rules};
 use serde_json::{Value, json};
 
 use crate::support::Server;
@@ -41,6 +41,50 @@ async fn lists_are_applied_and_given_back_as_they_came() {
     }
     let id = make(&server, json!({ "templateID": "base", "network": { "egressCIDRs": [] } })).await;
     assert_eq!(server.engine.egress_of(&id.parse().expect("an ID")), Some(rules(&[], &["0.0.0.0/0"])));
+}
+
+#[tokio::test]
+async fn rules_and_proxies_are_applied_and_passwords_stay() {
+    let server = Server::start().await;
+    let rules = json!({ "api.example.com": [{ "transform": { "headers": { "Authorization": "Bearer ${e2b.secrets.key}" } } }] });
+    let proxy = json!({ "address": "proxy.example.com:1080", "username": "me", "password": "hunter2", "tls": { "enabled": true } });
+    let asked = json!({ "rules": rules, "egressProxy": proxy });
+    let id = make(&server, json!({ "templateID": "base", "network": asked })).await;
+    let seen = network(&server, &id).await;
+    assert_eq!(seen["rules"], rules);
+    let shown = json!({ "address": "proxy.example.com:1080", "username": "me", "tls": { "enabled": true } });
+    assert_eq!(seen["egressProxy"], shown);
+    let headers = Headers::new([("Authorization", "Bearer ${e2b.secrets.key}")]).expect("headers");
+    let expected = Proxy::new("proxy.example.com:1080", Some("me"), Some("hunter2"), Some(ProxyTls::default()));
+    let expected = Rules::default()
+        .with_headers([("api.example.com".parse().expect("a name"), headers)])
+        .with_proxy(Some(expected.expect("a proxy")));
+    let sandbox = id.parse().expect("an ID");
+    assert_eq!(server.engine.egress_of(&sandbox), Some(expected));
+
+    let line = format!("PUT /sandboxes/{id}/network");
+    for (body, message) in [
+        (json!({ "rules": { "a b": [] } }), "network.rules: 'a b' is not a domain name"),
+        (rule("Host", "x"), "network.rules: 'a.example': the header 'Host' cannot be set"),
+        (rule("x", "${e2b.secrets.a b}"), "'x' holds a placeholder that is none"),
+        (rule("x", "${e2b.identity.tokens.aws}"), "a placeholder that this server does not fill"),
+        (json!({ "rules": { "a.example": [{ "transform": { "headers": { "x": 5 } } }] } }), "network.rules"),
+        (json!({ "egressProxy": { "address": "proxy" } }), "network.egressProxy: address: 'proxy' is not host:port"),
+        (json!({ "egressProxy": { "address": "p:1", "password": "hunter2" } }), "a password needs a username"),
+        (json!({ "egressProxy": "me:hunter2@proxy:1" }), "network.egressProxy: must be an object"),
+        (json!({ "egressProxy": { "address": "p:1", "tls": { "caCert": "x" } } }), "tls.caCert"),
+    ] {
+        let answer = server.call(&line, &body.to_string()).await;
+        assert_eq!(answer.status, 400, "{body}: {}", answer.text());
+        assert!(answer.text().contains(message) && !answer.text().contains("hunter2"), "{body}: {}", answer.text());
+    }
+    assert_eq!(server.call(&line, "{}").await.status, 204);
+    assert_eq!(server.engine.egress_of(&sandbox), Some(Rules::default()));
+    assert_eq!(network(&server, &id).await.get("rules"), None);
+}
+
+fn rule(header: &str, value: &str) -> Value {
+    json!({ "rules": { "a.example": [{ "transform": { "headers": { header: value } } }] } })
 }
 
 #[tokio::test]

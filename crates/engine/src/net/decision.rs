@@ -47,17 +47,21 @@ impl Decision {
 /// Hears of decisions: of refusals always, of all where the sandbox has rules. Called from many tasks; must not block.
 pub type Journal = Arc<dyn Fn(Decision) + Send + Sync>;
 
-/// What a sandbox may reach, and who hears of it.
+/// The values of secrets that headers name. Called from many tasks; must not block.
+pub type Secrets = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// What a sandbox may reach, who hears of it, and what its requests are given on the way.
 #[derive(Clone)]
 pub struct Policy {
     pub rules: Rules,
     pub journal: Journal,
+    pub secrets: Secrets,
 }
 
 impl Policy {
-    /// Nobody hears of the decisions.
+    /// Nobody hears of the decisions, and there are no secrets.
     pub fn unheard(rules: Rules) -> Self {
-        Self { rules, journal: Arc::new(|_| {}) }
+        Self { rules, journal: Arc::new(|_| {}), secrets: Arc::new(|_| None) }
     }
 }
 

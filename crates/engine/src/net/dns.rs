@@ -9,7 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{Name, RData, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -81,13 +82,51 @@ impl Resolver {
         if !self.may_ask(name) {
             return failure(question, ResponseCode::Refused);
         }
+        match self.exchange(&self.servers(), question, &asked, transport).await {
+            Some((bytes, message)) => self.present(name, bytes, message, asked.metadata.id),
+            None => failure(question, ResponseCode::ServFail),
+        }
+    }
+
+    /// Asks now whether `name`, which the rules must let be asked for, leads to `address`, and remembers it.
+    pub(super) async fn learn(&self, name: &str, address: IpAddr) -> bool {
+        let kind = if address.is_ipv4() { RecordType::A } else { RecordType::AAAA };
+        let Some(question) = question(name, kind).and_then(|question| question.to_vec().ok()) else { return false };
+        self.answer(&question, Transport::Udp).await.is_some() && self.guard.led(name, address)
+    }
+
+    /// The addresses of a name that the sandbox's owner gave, from the host's name servers. Rules say nothing about it.
+    pub(super) async fn lookup(&self, name: &str) -> Vec<IpAddr> {
+        let mut addresses = Vec::new();
+        for kind in [RecordType::A, RecordType::AAAA] {
+            let Some(asked) = question(name, kind) else { continue };
+            let Ok(bytes) = asked.to_vec() else { continue };
+            if let Some((_, message)) = self.exchange(&self.nameservers.current(), &bytes, &asked, Transport::Udp).await
+            {
+                addresses.extend(message.answers.iter().filter_map(|record| match &record.data {
+                    RData::A(address) => Some(IpAddr::V4(address.0)),
+                    RData::AAAA(address) => Some(IpAddr::V6(address.0)),
+                    _ => None,
+                }));
+            }
+        }
+        addresses
+    }
+
+    /// The first answer of any of `servers`.
+    async fn exchange(
+        &self,
+        servers: &[SocketAddr],
+        question: &[u8],
+        asked: &Message,
+        transport: Transport,
+    ) -> Option<(Vec<u8>, Message)> {
         let deadline = Instant::now() + PATIENCE;
-        let servers = self.servers();
         for server in servers.iter().cycle().take(servers.len() * ROUNDS) {
             let end = deadline.min(Instant::now() + ATTEMPT);
-            let reply = timeout_at(end, ask(*server, question, &asked, transport)).await;
+            let reply = timeout_at(end, ask(*server, question, asked, transport)).await;
             match reply {
-                Ok(Ok((bytes, message))) => return self.present(name, bytes, message, asked.metadata.id),
+                Ok(Ok(answer)) => return Some(answer),
                 Ok(Err(error)) => tracing::debug!(%server, %error, "a name server gave no answer"),
                 Err(_) => tracing::debug!(%server, "a name server gave no answer in time"),
             }
@@ -95,7 +134,7 @@ impl Resolver {
                 break;
             }
         }
-        failure(question, ResponseCode::ServFail)
+        None
     }
 
     /// Whether the rules let `name` be asked for, told to whoever listens if they have a say.
@@ -120,7 +159,7 @@ impl Resolver {
         if rules.nameservers().is_empty() {
             return self.nameservers.current();
         }
-        let may_be_asked = |server: &SocketAddr| match self.guard.check_nameserver(server.ip()) {
+        let may_be_asked = |server: &SocketAddr| match self.guard.check_service(server.ip()) {
             Ok(()) => true,
             Err(reason) => {
                 tracing::debug!(%server, %reason, "a name server of the sandbox's rules is not asked");
@@ -196,6 +235,15 @@ async fn ask(
             Ok((answer, message))
         }
     }
+}
+
+fn question(name: &str, kind: RecordType) -> Option<Message> {
+    let mut message = Message::query();
+    message.metadata.recursion_desired = true;
+    let mut name = Name::from_ascii(name).ok()?;
+    name.set_fqdn(true);
+    message.add_query(Query::query(name, kind));
+    Some(message)
 }
 
 /// The question sent back with an error; `None` if it is too short to be one.

@@ -39,6 +39,11 @@ impl Domain {
     pub fn matches(&self, name: &str) -> bool {
         matches(&self.0, name)
     }
+
+    /// Grows with how few names it means.
+    pub(super) fn exactness(&self) -> (bool, usize) {
+        (!self.0.starts_with('*'), self.0.len())
+    }
 }
 
 impl fmt::Display for Domain {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,12 +17,12 @@ use super::decision::{Decision, Policy, Protocol};
 use super::device::{self, Device, Tun};
 use super::dns::{Resolver, Transport};
 use super::host::Guard;
-use super::opening::Opening;
 use super::packet::{self, Content, Datagram, MAX_FRAME, Segment, Unreachable, VNET};
 use super::policy::Denied;
-use super::relay::{abort, relay, relay_if};
-use super::rules::{Leave, Rules};
+use super::relay::abort;
+use super::rules::Rules;
 use super::tcp::{self, DialFailure, FlowId, Outbound, State, Target, gateway};
+use super::way::{Reached, Way};
 use super::{EgressConfig, GATEWAY_V4, GATEWAY_V6, NAMESERVER, SANDBOX_V4, SANDBOX_V6, udp};
 
 const DNS_PORT: u16 = 53;
@@ -43,21 +44,29 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Connects the sandbox with network namespace `netns`, new or cut off earlier, to what `policy` lets it reach.
+    /// Connects the sandbox with network namespace `netns`, new or cut off earlier, to what `policy` lets it reach. Names that it
+    /// resolves are kept in the file `names`, for the next `Egress` of the sandbox.
     ///
     /// Must be called inside a Tokio runtime, which then serves the sandbox. Blocks for about a millisecond, or up to two
     /// seconds while another `Egress` of the sandbox is being dropped.
     ///
     /// # Errors
     /// Those of the kernel: no TUN device to be had, or no privilege.
-    pub fn attach(netns: BorrowedFd<'_>, config: Arc<EgressConfig>, policy: Policy) -> io::Result<Self> {
+    pub fn attach(
+        netns: BorrowedFd<'_>,
+        config: Arc<EgressConfig>,
+        policy: Policy,
+        names: Option<&Path>,
+    ) -> io::Result<Self> {
         let Device { tun, listener_v4, listener_v6 } = device::set_up(netns)?;
-        let guard = Arc::new(Guard::new(config, policy));
+        let guard = Arc::new(Guard::new(config, policy, names));
+        let resolver = Arc::new(Resolver::new(Arc::clone(&guard)));
         let server = Server {
             tun: Arc::new(Tun::new(tun)?),
             listener_v4: Listener::new(listener_v4)?,
             listener_v6: listener_v6.map(Listener::new).transpose()?,
-            resolver: Arc::new(Resolver::new(Arc::clone(&guard))),
+            way: Arc::new(Way { guard: Arc::clone(&guard), resolver: Arc::clone(&resolver) }),
+            resolver,
             guard: Arc::clone(&guard),
             tcp: tcp::Flows::default(),
             udp: udp::Flows::default(),
@@ -106,7 +115,7 @@ impl Listener {
 
 /// What the task of a flow reports when it ends.
 enum Ended {
-    Dial { port: u16, id: FlowId, result: Result<TcpStream, DialFailure> },
+    Dial { port: u16, id: FlowId, result: Result<Reached, DialFailure> },
     Relay { port: u16, id: FlowId },
     Udp(Arc<udp::Flow>),
     Question,
@@ -119,6 +128,7 @@ struct Server {
     listener_v6: Option<Listener>,
     guard: Arc<Guard>,
     resolver: Arc<Resolver>,
+    way: Arc<Way>,
     tcp: tcp::Flows,
     udp: udp::Flows,
     tasks: JoinSet<Ended>,
@@ -236,9 +246,9 @@ impl Server {
         if self.guard.judge(target, Protocol::Tcp).is_err() {
             return self.reset(segment);
         }
-        let (tasks, syn) = (&mut self.tasks, frame.to_vec());
+        let (tasks, syn, way) = (&mut self.tasks, frame.to_vec(), Arc::clone(&self.way));
         let opened = self.tcp.open(segment, |port, id| {
-            let task = tasks.spawn(async move { Ended::Dial { port, id, result: tcp::dial(target).await } });
+            let task = tasks.spawn(async move { Ended::Dial { port, id, result: way.reach(target).await } });
             State::Dialling { syn, task }
         });
         if opened.is_none() {
@@ -248,8 +258,8 @@ impl Server {
 
     fn ended(&mut self, ended: Result<(Id, Ended), JoinError>) {
         match ended {
-            Ok((_, Ended::Dial { port, id, result: Ok(stream) })) => {
-                let state = State::Ready { target: Target::Stream(stream), since: Instant::now() };
+            Ok((_, Ended::Dial { port, id, result: Ok(reached) })) => {
+                let state = State::Ready { target: Target::Outside(reached), since: Instant::now() };
                 if let Some((State::Dialling { mut syn, .. }, flow)) = self.tcp.advance(port, id, state) {
                     let client = flow.client;
                     self.to_listener(&mut syn, port, client);
@@ -290,12 +300,11 @@ impl Server {
             return abort(stream);
         };
         let _ = tcp::prepare(&stream); // A slower connection is still one.
-        let (tasks, resolver) = (&mut self.tasks, Arc::clone(&self.resolver));
-        let guard = Arc::clone(&self.guard);
+        let (tasks, resolver, way) = (&mut self.tasks, Arc::clone(&self.resolver), Arc::clone(&self.way));
         self.tcp.take(port, |id, target| {
             tasks.spawn(async move {
                 match target {
-                    Target::Stream(outside) => carry(&guard, to, stream, outside).await,
+                    Target::Outside(reached) => way.carry(to, stream, reached).await,
                     Target::Resolver => resolver.serve(stream).await,
                 }
                 Ended::Relay { port, id }
@@ -381,40 +390,6 @@ impl Server {
             self.tun.send(&answer);
         }
     }
-}
-
-/// Carries a connection for as long as the rules allow it.
-async fn carry(guard: &Guard, target: SocketAddr, inside: TcpStream, outside: TcpStream) {
-    let mut changes = guard.changes();
-    // Asked again, since the rules may have changed while the target was dialled.
-    let Ok(leave) = guard.check(target.ip()) else {
-        abort(inside);
-        return abort(outside);
-    };
-    let carried = async {
-        match leave {
-            Leave::Address => relay(inside, outside).await,
-            Leave::Name => relay_if(inside, outside, |opening| is_for_an_allowed_name(guard, target, opening)).await,
-        }
-    };
-    tokio::select! {
-        () = carried => {}
-        () = guard.revoked(&mut changes, target.ip(), leave) => {}
-    }
-}
-
-/// Whether a connection that only a name allows is meant for such a name, as far as it says.
-fn is_for_an_allowed_name(guard: &Guard, target: SocketAddr, opening: &Opening) -> bool {
-    let (name, reason) = match opening {
-        Opening::Nameless => return true,
-        Opening::Name(name) if guard.rules().names_it(name) => return true,
-        Opening::Name(name) => {
-            (Some(name.clone()), "the connection is for a name that the sandbox's rules do not allow")
-        }
-        Opening::Unclear | Opening::Unfinished => (None, "it cannot be read for which name the connection is"),
-    };
-    guard.tell(Decision { name, reason: reason.to_owned(), ..Decision::about(target, Protocol::Tcp) });
-    false
 }
 
 async fn accept(v4: &Listener, v6: Option<&Listener>) -> io::Result<(TcpStream, SocketAddr)> {

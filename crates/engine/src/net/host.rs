@@ -1,14 +1,16 @@
 //! The policy applied to one sandbox, with what is known about the host and about names the sandbox has resolved.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::EgressConfig;
-use super::decision::{Decision, Journal, Policy, Protocol};
+use super::decision::{Decision, Journal, Policy, Protocol, Secrets};
+use super::names::Names;
 use super::netlink::{Netlink, Route};
 use super::policy::{self, Denied, Named};
 use super::rules::{Leave, Rules};
@@ -19,14 +21,12 @@ const ADDRESSES_FRESH: Duration = Duration::from_secs(3);
 const NAME_GRACE: Duration = Duration::from_secs(60);
 /// A time to live beyond this is a mistake.
 const LONGEST_NAME: Duration = Duration::from_secs(24 * 3600);
-/// Most addresses whose names are remembered, and most names of each: a sandbox asks for what it likes.
-const MOST_NAMED: usize = 1024;
-const MOST_NAMES: usize = 8;
 
 pub(super) struct Guard {
     pub(super) config: Arc<EgressConfig>,
     rules: watch::Sender<Arc<Rules>>,
     journal: Journal,
+    pub(super) secrets: Secrets,
     state: Mutex<State>,
 }
 
@@ -34,40 +34,16 @@ pub(super) struct Guard {
 struct State {
     addresses: HashSet<IpAddr>,
     listed: Option<Instant>,
-    /// What led to an address, and until when that counts.
-    names: HashMap<IpAddr, Vec<(String, Instant)>>,
-}
-
-impl State {
-    fn names_of(&self, address: IpAddr) -> impl Iterator<Item = &str> + Clone {
-        let now = Instant::now();
-        let known = self.names.get(&address).into_iter().flatten();
-        known.filter(move |(_, until)| *until > now).map(|(name, _)| name.as_str())
-    }
-
-    fn remember(&mut self, address: IpAddr, name: &str, until: Instant) {
-        if self.names.len() >= MOST_NAMED && !self.names.contains_key(&address) {
-            let last = |names: &[(String, Instant)]| names.iter().map(|(_, until)| *until).max();
-            let first_to_end = self.names.iter().min_by_key(|(_, names)| last(names)).map(|(address, _)| *address);
-            first_to_end.and_then(|address| self.names.remove(&address));
-        }
-        let names = self.names.entry(address).or_default();
-        match names.iter_mut().find(|(known, _)| known == name) {
-            Some((_, known)) => *known = until.max(*known),
-            None => {
-                if names.len() >= MOST_NAMES {
-                    names.remove(0);
-                }
-                names.push((name.to_owned(), until));
-            }
-        }
-    }
+    names: Names,
 }
 
 impl Guard {
-    pub(super) fn new(config: Arc<EgressConfig>, policy: Policy) -> Self {
-        let Policy { rules, journal } = policy;
-        Self { config, rules: watch::Sender::new(Arc::new(rules)), journal, state: Mutex::default() }
+    /// Names that are learned are kept in the file `names`.
+    pub(super) fn new(config: Arc<EgressConfig>, policy: Policy, names: Option<&Path>) -> Self {
+        let Policy { rules, journal, secrets } = policy;
+        let names = names.map(Names::kept_in).unwrap_or_default();
+        let state = Mutex::new(State { names, ..State::default() });
+        Self { config, rules: watch::Sender::new(Arc::new(rules)), journal, secrets, state }
     }
 
     pub(super) fn rules(&self) -> Arc<Rules> {
@@ -84,9 +60,22 @@ impl Guard {
         self.rules.subscribe()
     }
 
-    /// Resolves when one of the `changes` no longer lets `address` be reached by what it was reached by.
-    pub(super) async fn revoked(&self, changes: &mut watch::Receiver<Arc<Rules>>, address: IpAddr, leave: Leave) {
+    /// Resolves when one of the `changes` since `before` no longer lets `address` be reached by what it was reached by: as `leave`
+    /// says, through the same proxy, and read by us or not.
+    pub(super) async fn revoked(
+        &self,
+        changes: &mut watch::Receiver<Arc<Rules>>,
+        before: &Rules,
+        address: IpAddr,
+        leave: Leave,
+    ) {
         while changes.changed().await.is_ok() {
+            let now = self.rules();
+            let names = self.names_of(address);
+            let newly_read = |name: &String| now.headers_for(name).is_some() && before.headers_for(name).is_none();
+            if now.proxy() != before.proxy() || names.iter().any(newly_read) {
+                return;
+            }
             match self.check(address) {
                 Ok(Leave::Address) => {}
                 Ok(Leave::Name) if leave == Leave::Name => {}
@@ -102,8 +91,8 @@ impl Guard {
             let name = {
                 let state = self.state.lock().expect("no code panics while it holds this lock");
                 let rules = self.rules();
-                let names = state.names_of(target.ip());
-                names.clone().find(|name| rules.names_it(name)).or_else(|| names.clone().last()).map(str::to_owned)
+                let names = state.names.of(target.ip());
+                names.clone().rfind(|name| rules.names_it(name)).or_else(|| names.clone().last()).map(str::to_owned)
             };
             let reason = match &verdict {
                 Ok(Leave::Address) => "allowed by the sandbox's rules".to_owned(),
@@ -123,17 +112,28 @@ impl Guard {
     pub(super) fn check(&self, address: IpAddr) -> Result<Leave, Denied> {
         let mut netlink = Netlink::open().map_err(|_| Denied::Host)?;
         let state = self.fresh(&mut netlink)?;
-        let allowed = state.names_of(address).any(|name| policy::name_is_allowed(name, &self.config));
+        let allowed = state.names.of(address).any(|name| policy::name_is_allowed(name, &self.config));
         let named = if allowed { Named::Allowed } else { Named::No };
         policy::judge(address, &state.addresses, &self.config, named)?;
-        let leave = self.rules.borrow().leave(address, state.names_of(address)).ok_or(Denied::Rules)?;
+        let leave = self.rules.borrow().leave(address, state.names.of(address)).ok_or(Denied::Rules)?;
         drop(state);
         elsewhere(&mut netlink, address)?;
         Ok(leave)
     }
 
-    /// Whether the sandbox's owner may name `address` as a name server: rules say nothing about it, the machine does.
-    pub(super) fn check_nameserver(&self, address: IpAddr) -> Result<(), Denied> {
+    /// What led to `address`, the name asked for last at the end.
+    pub(super) fn names_of(&self, address: IpAddr) -> Vec<String> {
+        let state = self.state.lock().expect("no code panics while it holds this lock");
+        state.names.of(address).map(str::to_owned).collect()
+    }
+
+    /// Whether `name` led to `address`.
+    pub(super) fn led(&self, name: &str, address: IpAddr) -> bool {
+        self.names_of(address).iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether the sandbox's owner may name `address` as a name server or proxy: rules say nothing about it, the machine does.
+    pub(super) fn check_service(&self, address: IpAddr) -> Result<(), Denied> {
         let mut netlink = Netlink::open().map_err(|_| Denied::Host)?;
         let state = self.fresh(&mut netlink)?;
         policy::judge(address, &state.addresses, &self.config, Named::No)?;
@@ -151,7 +151,7 @@ impl Guard {
         policy::judge(address, &state.addresses, &self.config, named)?;
         self.rules.borrow().leave(address, name.into_iter()).ok_or(Denied::Rules)?;
         if let Some(name) = name {
-            state.remember(address, name, Instant::now() + NAME_GRACE + time_to_live.min(LONGEST_NAME));
+            state.names.remember(address, name, NAME_GRACE + time_to_live.min(LONGEST_NAME));
         }
         Ok(())
     }

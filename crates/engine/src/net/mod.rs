@@ -15,7 +15,8 @@
 //! The sandbox's own kernel terminates TCP at a listener inside the namespace; packets are only rewritten, never reassembled.
 //! What reaches the policy is the address of the packet itself, so no name can be rebound between check and use. Where only a name
 //! allows an address, the name must have led there by an answer that passed through here, and what the connection itself asks
-//! for by name must be allowed, too.
+//! for by name must be allowed, too. Where a rule sets headers, requests are read on the way (`way.rs`); a connection that no
+//! rule names is not.
 
 mod answers;
 mod decision;
@@ -24,6 +25,7 @@ mod dns;
 mod domain;
 mod egress;
 mod host;
+mod names;
 mod nameservers;
 mod namespace;
 mod netlink;
@@ -34,14 +36,17 @@ mod relay;
 mod rules;
 mod tcp;
 mod udp;
+mod way;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
-pub use decision::{Decision, Journal, Policy, Protocol};
+pub use decision::{Decision, Journal, Policy, Protocol, Secrets};
 pub use domain::{Domain, InvalidDomain};
 pub use egress::Egress;
 pub use ipnet::IpNet;
 pub use namespace::dial_in;
+pub use outbound::{Headers, InvalidHeader, InvalidProxy, Proxy, ProxyTls, Trust, TrustError};
 pub use rules::{InvalidRule, Rules};
 
 // Every sandbox has the same addresses: they are known in its namespace only. The range is reserved by RFC 7335 for links
@@ -66,4 +71,6 @@ pub struct EgressConfig {
     pub allow_names: Vec<String>,
     /// Name servers to ask; `None` follows the host's `/etc/resolv.conf`.
     pub nameservers: Option<Vec<SocketAddr>>,
+    /// Certificates for what is read on the way out; without, rules that set headers and proxies refuse everything.
+    pub trust: Option<Arc<Trust>>,
 }

@@ -1,7 +1,7 @@
 //! What a connection says by name in its first bytes: the server name of a TLS handshake, the host of an HTTP request.
 //!
-//! Many names share an address. Where only a name allows a connection, this tells whether it is meant for an allowed one. Later
-//! requests of one HTTP connection are not read, nor is what TLS hides.
+//! Many names share an address. Where only a name allows a connection, this tells whether it is meant for an allowed one, and
+//! where a rule sets headers, whether it is for that rule's name.
 
 /// What the first bytes of a connection say.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,6 +35,27 @@ pub(super) fn read(bytes: &[u8]) -> Opening {
 pub(super) fn is_quic(datagram: &[u8]) -> bool {
     const LEAST: usize = 1200;
     datagram.len() >= LEAST && datagram[0] & 0xc0 == 0xc0
+}
+
+/// What a connection speaks, as far as its opening shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Tls,
+    /// Requests that can be read one by one. `CONNECT` is none: what follows it is somebody else's.
+    Http,
+    Other,
+}
+
+/// Of an opening that is whole.
+pub(super) fn kind(held: &[u8]) -> Kind {
+    let line = held.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let text = std::str::from_utf8(line).unwrap_or_default().trim_end_matches('\r');
+    match held.first() {
+        Some(&TLS_HANDSHAKE) => Kind::Tls,
+        Some(_) if text.starts_with("CONNECT ") => Kind::Other,
+        Some(_) if text.rsplit(' ').next().is_some_and(|last| last.starts_with("HTTP/1.")) => Kind::Http,
+        _ => Kind::Other,
+    }
 }
 
 /// Takes bytes off the front.
@@ -238,6 +259,21 @@ mod tests {
             ("", Opening::Unfinished),
         ] {
             assert_eq!(read(request.as_bytes()), expected, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_request_by_request_is_told() {
+        for (opening, expected) in [
+            (&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], Kind::Http),
+            (b"GET / HTTP/1.0\n\n", Kind::Http),
+            (b"CONNECT a:443 HTTP/1.1\r\n\r\n", Kind::Other),
+            (b"PRI * HTTP/2.0\r\n\r\n", Kind::Other),
+            (b"SSH-2.0-x\r\n", Kind::Other),
+            (b"\x16\x03\x01", Kind::Tls),
+            (b"", Kind::Other),
+        ] {
+            assert_eq!(kind(opening), expected, "{:?}", String::from_utf8_lossy(opening));
         }
     }
 

@@ -7,12 +7,13 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use outbound::{Outside, Prefixed};
 use rustix::net::{RecvFlags, Shutdown, sockopt};
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, Interest, ReadBuf, copy_bidirectional};
 use tokio::net::TcpStream;
 
 use super::opening::{self, Opening};
@@ -30,59 +31,131 @@ thread_local! {
 /// How long the rest of an opening may take once its first byte has come.
 const OPENING: Duration = Duration::from_secs(10);
 
+/// What the inside said first, held back.
+pub(super) struct Opened {
+    pub(super) held: Vec<u8>,
+    pub(super) said: Opening,
+    down: Direction,
+}
+
 /// Relays until both directions have ended or one side fails.
-pub(super) async fn relay(inside: TcpStream, outside: TcpStream) {
-    if carry(&inside, &outside, Direction::default()).await.is_err() {
-        abort(inside);
-        abort(outside);
+pub(super) async fn relay(inside: TcpStream, outside: Outside) {
+    let nothing = Opened { held: Vec::new(), said: Opening::Nameless, down: Direction::default() };
+    relay_opened(inside, outside, nothing).await;
+}
+
+/// As [`relay`], after what was held back.
+pub(super) async fn relay_opened(inside: TcpStream, outside: Outside, opened: Opened) {
+    let Opened { held, said: _, down } = opened;
+    match outside {
+        Outside::Tcp(outside) => {
+            let relayed = async {
+                send(&outside, &held).await?;
+                drop(held);
+                carry(&inside, &outside, down).await
+            };
+            if relayed.await.is_err() {
+                abort(inside);
+                abort(outside);
+            }
+        }
+        Outside::Tls(mut outside) => {
+            let mut inside = Prefixed::new(held, inside);
+            // What a half-closed side still has to say is carried; a failure of one ends both.
+            let _ = copy_bidirectional(&mut inside, &mut outside).await;
+        }
     }
 }
 
-/// As [`relay`], but what the inside says first is held back until `decide` lets it pass. The outside is heard meanwhile, since
-/// in some protocols it speaks first. A refusal resets both.
-pub(super) async fn relay_if(inside: TcpStream, outside: TcpStream, decide: impl Fn(&Opening) -> bool) {
-    let relayed = async {
-        let mut down = Direction::default();
-        let held = opening(&inside, &outside, &mut down, decide).await?;
-        send(&outside, &held).await?;
-        carry(&inside, &outside, down).await
+/// Resets both sides.
+pub(super) fn abort_both(inside: TcpStream, outside: Outside) {
+    abort(inside);
+    match outside {
+        Outside::Tcp(outside) => abort(outside),
+        Outside::Tls(outside) => drop(outside),
+    }
+}
+
+/// Holds back what the inside says first until it is known what that is. The outside is heard meanwhile, since in some
+/// protocols it speaks first.
+pub(super) async fn open(inside: &TcpStream, outside: &mut Outside) -> io::Result<Opened> {
+    let mut down = Direction::default();
+    let (held, said) = match outside {
+        Outside::Tcp(outside) => opening(inside, |context| down.poll(context, outside, inside).map(drop)).await?,
+        Outside::Tls(outside) => {
+            let (mut reader, mut heard) = (Pin::new(outside), Heard::default());
+            opening(inside, |context| heard.poll(context, &mut reader, inside)).await?
+        }
     };
-    if relayed.await.is_err() {
-        abort(inside);
-        abort(outside);
-    }
+    Ok(Opened { held, said, down })
 }
 
-/// The first bytes of the inside, once `decide` agreed to what they say.
+/// The first bytes of the inside and what they say; `hear` carries what comes the other way.
 async fn opening(
     inside: &TcpStream,
-    outside: &TcpStream,
-    down: &mut Direction,
-    decide: impl Fn(&Opening) -> bool,
-) -> io::Result<Vec<u8>> {
-    let refused = || Err(io::ErrorKind::PermissionDenied.into());
+    mut hear: impl FnMut(&mut Context<'_>) -> io::Result<()>,
+) -> io::Result<(Vec<u8>, Opening)> {
     let mut held = Vec::with_capacity(opening::LONGEST);
     let mut patience = pin!(tokio::time::sleep(OPENING));
     poll_fn(|context| {
-        down.poll(context, outside, inside)?;
+        hear(context)?;
         loop {
             if held.is_empty() {
                 patience.as_mut().reset(tokio::time::Instant::now() + OPENING);
             } else if patience.as_mut().poll(context).is_ready() {
-                return Poll::Ready(refused());
+                return Poll::Ready(Ok((std::mem::take(&mut held), Opening::Unfinished)));
             }
             ready!(inside.poll_read_ready(context))?;
             let ended = or_nothing(inside.try_read_buf(&mut held))? == Some(0);
-            match opening::read(&held) {
-                Opening::Unfinished if ended && held.is_empty() => return Poll::Ready(Ok(Vec::new())),
-                Opening::Unfinished if ended => return Poll::Ready(refused()),
-                Opening::Unfinished => {}
-                said if decide(&said) => return Poll::Ready(Ok(std::mem::take(&mut held))),
-                _ => return Poll::Ready(refused()),
-            }
+            let said = match opening::read(&held) {
+                Opening::Unfinished if ended && held.is_empty() => Opening::Nameless,
+                Opening::Unfinished if !ended => continue,
+                said => said,
+            };
+            return Poll::Ready(Ok((std::mem::take(&mut held), said)));
         }
     })
     .await
+}
+
+/// What came from a proxy over TLS and was not yet taken.
+#[derive(Default)]
+struct Heard {
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl Heard {
+    /// More waits in the proxy's connection until this was taken.
+    fn poll<S: AsyncRead>(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut Pin<&mut S>,
+        to: &TcpStream,
+    ) -> io::Result<()> {
+        const PIECE: usize = 16 * 1024;
+        loop {
+            while !self.bytes.is_empty() {
+                if to.poll_write_ready(context)?.is_pending() {
+                    return Ok(());
+                }
+                let sent = or_nothing(to.try_write(&self.bytes))?.unwrap_or(0);
+                self.bytes.drain(..sent);
+            }
+            if self.ended {
+                return Ok(());
+            }
+            let mut piece = [0; PIECE];
+            let mut buffer = ReadBuf::new(&mut piece);
+            match from.as_mut().poll_read(context, &mut buffer)? {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(()) => {
+                    self.ended = buffer.filled().is_empty();
+                    self.bytes.extend_from_slice(buffer.filled());
+                }
+            }
+        }
+    }
 }
 
 async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {

@@ -8,8 +8,10 @@
 //! it, and would be a way out by itself.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
+use outbound::{Headers, Proxy};
 
 use super::domain::Domain;
 use super::policy::embedded_v4;
@@ -21,6 +23,9 @@ pub struct Rules {
     names: Vec<Domain>,
     denied: Vec<IpNet>,
     nameservers: Vec<Ipv4Addr>,
+    /// The most exact first.
+    headers: Vec<(Domain, Arc<Headers>)>,
+    proxy: Option<Arc<Proxy>>,
 }
 
 /// An entry of a list is not what the list holds.
@@ -62,15 +67,45 @@ impl Rules {
         Ok(rules)
     }
 
+    /// Requests for these names get headers on the way; of several patterns that fit a name, the most exact counts.
+    pub fn with_headers(mut self, headers: impl IntoIterator<Item = (Domain, Headers)>) -> Self {
+        self.headers = headers.into_iter().map(|(domain, headers)| (domain, Arc::new(headers))).collect();
+        self.headers.sort_by_key(|(domain, _)| std::cmp::Reverse(domain.exactness()));
+        self
+    }
+
+    /// TCP goes through this proxy.
+    pub fn with_proxy(mut self, proxy: Option<Proxy>) -> Self {
+        self.proxy = proxy.map(Arc::new);
+        self
+    }
+
     /// As it is, and everything that it does not allow is denied.
     pub fn deny_everything(mut self) -> Self {
         self.denied = vec![Ipv4Net::default().into()];
         self
     }
 
-    /// Whether nothing is said about what may be reached.
+    /// Whether nothing is said about what may be reached, and how.
     pub(super) fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && self.names.is_empty() && self.denied.is_empty()
+        self.ranges.is_empty()
+            && self.names.is_empty()
+            && self.denied.is_empty()
+            && self.headers.is_empty()
+            && self.proxy.is_none()
+    }
+
+    /// Whether requests for some names get headers.
+    pub fn sets_headers(&self) -> bool {
+        !self.headers.is_empty()
+    }
+
+    pub(super) fn headers_for(&self, name: &str) -> Option<Arc<Headers>> {
+        self.headers.iter().find(|(domain, _)| domain.matches(name)).map(|(_, headers)| Arc::clone(headers))
+    }
+
+    pub(super) fn proxy(&self) -> Option<&Arc<Proxy>> {
+        self.proxy.as_ref()
     }
 
     pub(super) fn nameservers(&self) -> &[Ipv4Addr] {
@@ -171,6 +206,22 @@ mod tests {
         let some = rules(&[], &["9.9.9.9"]);
         check(&some, "64:ff9b::9.9.9.9", &[], None);
         check(&some, "2002:909:909::1", &[], None);
+    }
+
+    #[test]
+    fn the_most_exact_pattern_sets_the_headers() {
+        let headers = |value: &str| Headers::new([("x-a", value)]).unwrap();
+        let pairs = ["*", "*.example.com", "api.example.com", "*.api.example.com"];
+        let rules = Rules::default().with_headers(pairs.map(|name| (name.parse().unwrap(), headers(name))));
+        for (name, expected) in [
+            ("api.example.com", "api.example.com"),
+            ("b.example.com", "*.example.com"),
+            ("b.api.example.com", "*.api.example.com"),
+            ("example.com", "*"),
+        ] {
+            assert_eq!(rules.headers_for(name).as_deref(), Some(&headers(expected)), "{name}");
+        }
+        assert!(!rules.is_empty() && Rules::default().headers_for("a.example").is_none());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::AbortHandle;
 
 use super::packet::{Segment, Unreachable};
+use super::way::Reached;
 use super::{GATEWAY_V4, GATEWAY_V6};
 
 /// Most flows of a sandbox that hold connections: two descriptors and up to four kernel buffers each.
@@ -68,7 +69,7 @@ pub(super) enum State {
 
 /// What an accepted connection is joined to.
 pub(super) enum Target {
-    Stream(TcpStream),
+    Outside(Reached),
     /// Our own name server.
     Resolver,
 }

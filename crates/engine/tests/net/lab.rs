@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -29,6 +30,9 @@ pub(crate) const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub(crate) const OTHER_PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 /// A public IPv6 address of the internet, from a range for documentation.
 pub(crate) const SERVER_V6: &str = "2001:db8:77::2";
+
+/// The value of the secret `key`.
+pub(crate) const SECRET: &str = "s3cret-v4lue";
 
 pub(crate) struct Namespace {
     holder: Child,
@@ -130,19 +134,27 @@ impl World {
         let (namespace, heard) = (Namespace::new(), Arc::new(Mutex::new(Vec::new())));
         let hears = Arc::clone(&heard);
         let journal = Arc::new(move |decision| hears.lock().expect("no panic").push(decision));
-        let egress = self.attach_with(&namespace, config, Policy { rules, journal }).expect("the sandbox is attached");
+        let secrets = Arc::new(|name: &str| (name == "key").then(|| SECRET.to_owned()));
+        let policy = Policy { rules, journal, secrets };
+        let egress = self.attach_with(&namespace, config, policy, None).expect("the sandbox is attached");
         Sandbox { egress: Some(egress), namespace, heard }
     }
 
     pub(crate) fn attach(&self, namespace: &Namespace, config: EgressConfig) -> io::Result<Egress> {
-        self.attach_with(namespace, config, Policy::unheard(Rules::default()))
+        self.attach_with(namespace, config, Policy::unheard(Rules::default()), None)
     }
 
-    fn attach_with(&self, namespace: &Namespace, config: EgressConfig, policy: Policy) -> io::Result<Egress> {
+    pub(crate) fn attach_with(
+        &self,
+        namespace: &Namespace,
+        config: EgressConfig,
+        policy: Policy,
+        names: Option<&Path>,
+    ) -> io::Result<Egress> {
         // Attached from the host, as the server would.
         self.host.run(|| {
             let _runtime = self.runtime.enter();
-            Egress::attach(namespace.fd(), Arc::new(config), policy)
+            Egress::attach(namespace.fd(), Arc::new(config), policy, names)
         })
     }
 }
@@ -200,7 +212,15 @@ impl Namespace {
         address: impl Into<IpAddr>,
         serve: impl Fn(TcpStream) + Send + Sync + 'static,
     ) -> SocketAddr {
-        let address = at(address, 0);
+        self.serve_tcp_at(at(address, 0), serve)
+    }
+
+    /// As [`Namespace::serve_tcp`], at a port that clients know.
+    pub(crate) fn serve_tcp_at(
+        &self,
+        address: SocketAddr,
+        serve: impl Fn(TcpStream) + Send + Sync + 'static,
+    ) -> SocketAddr {
         let listener = self.run(|| TcpListener::bind(address)).expect("the address is the namespace's");
         let bound = listener.local_addr().expect("a listener has an address");
         let serve = Arc::new(serve);

@@ -5,10 +5,13 @@
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
 mod dns;
+mod headers;
 mod inward;
 mod lab;
+mod proxy;
 mod reach;
 mod rules;
 mod tcp;
 mod throughput;
+mod tls;
 mod udp;

@@ -251,6 +251,8 @@ impl Owner {
                         {
                             self.lease_push = None;
                         }
+                        // Rules may have come while it slept.
+                        self.certify(&machine).await;
                         return Ok(machine);
                     }
                     Err(error) => {

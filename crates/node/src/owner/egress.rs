@@ -15,9 +15,11 @@ impl Owner {
     /// What the record says, with the sandbox's log for who hears of it.
     pub(crate) fn egress_policy(&self) -> Policy {
         let (notes, clock) = (Arc::clone(&self.notes), Arc::clone(&self.world.clock));
+        let secrets = Arc::clone(&self.world.secrets);
         Policy {
             rules: self.record.egress_rules(),
             journal: Arc::new(move |decision| notes.decided(clock.now(), decision)),
+            secrets: Arc::new(move |name| secrets.value(name).map(|value| value.reveal().to_owned())),
         }
     }
 
@@ -36,7 +38,11 @@ impl Owner {
             self.record = before;
             return Err(error.into());
         }
-        if let Some(machine) = &self.machine {
+        if let Some(machine) = self.machine.clone() {
+            // Before the rules: what they set headers of fails without.
+            if self.state == State::Running {
+                self.certify(&machine).await;
+            }
             machine.set_egress_rules(self.record.egress_rules());
         }
         self.note(LogLevel::Info, "what the sandbox may reach was changed");

@@ -4,6 +4,7 @@
 //! Invariants: a change is recorded before it is acknowledged; the view says that a sandbox cannot be reached before the
 //! connections to it are cut, so that whoever finds its stream broken and asks again learns the truth.
 
+mod certificate;
 pub(crate) mod change;
 mod copy;
 mod egress;
@@ -71,7 +72,7 @@ pub(crate) enum Command {
     ReadLog(Reply<()>),
     /// Replaces what the sandbox may reach.
     SetEgress {
-        egress: Egress,
+        egress: Box<Egress>,
         allow_internet: Option<bool>,
         reply: Reply<()>,
     },
@@ -191,7 +192,7 @@ impl Owner {
             Command::Refresh { duration, reply } => drop(reply.send(self.extend(duration).await)),
             Command::CopyFiles { to, purpose, reply } => drop(reply.send(self.copy_files(&to, purpose).await)),
             Command::SetEgress { egress, allow_internet, reply } => {
-                drop(reply.send(self.set_egress(egress, allow_internet).await));
+                drop(reply.send(self.set_egress(*egress, allow_internet).await));
             }
             Command::ReadLog(reply) => {
                 self.read_log().await;
@@ -249,6 +250,7 @@ impl Owner {
         self.notes.log().start_anew();
         self.notes.readings().start_anew();
         self.oom_kills = Some(0);
+        self.certify(&machine).await;
         let guest = Guest { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
         if let Err(error) = start_command::launch(guest, &self.record.defaults).await {
             warn!(sandbox = %self.record.id, error = %chain(&error), "the template's start command was not started");
@@ -366,11 +368,12 @@ fn guest_config(record: &Record) -> GuestConfig {
         ("E2B_SANDBOX_ID", record.id.as_str()),
         ("E2B_TEMPLATE_ID", record.template.id.as_str()),
     ];
+    let given = record.defaults.env.iter().chain(&record.env_vars).map(|(name, value)| (name.clone(), value.clone()));
     GuestConfig {
         sandbox_id: record.id.to_string(),
         template_id: record.template.id.clone(),
         access_token: record.access_token.as_ref().map(|token| token.reveal().to_owned()),
-        env_vars: record.defaults.env.iter().chain(&record.env_vars).map(|(k, v)| (k.clone(), v.clone())).collect(),
+        env_vars: certificate::variables(record).chain(given).collect(),
         system_env: system_env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
         default_user: record.defaults.user.clone().unwrap_or_else(|| start_command::DEFAULT_USER.to_owned()),
         default_workdir: record.defaults.workdir.clone(),

@@ -84,6 +84,29 @@ pub(super) mod volume {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
+/// Secrets, their values sealed.
+pub(super) mod secret {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "secret")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub id: String,
+        pub name: String,
+        pub sealed: Vec<u8>,
+        pub version: i64,
+        pub metadata: String,
+        pub created_at_us: i64,
+        pub updated_at_us: i64,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}
+
 /// States of files that builds can begin with.
 pub(super) mod layer {
     use sea_orm::entity::prelude::*;

@@ -1,7 +1,9 @@
 //! The database's form, one step after the other. Steps are only ever added: a released one never changes.
 
 use sea_orm_migration::prelude::*;
-use sea_orm_migration::schema::{big_integer, big_integer_null, boolean, boolean_null, string, string_null, text};
+use sea_orm_migration::schema::{
+    big_integer, big_integer_null, binary, boolean, boolean_null, string, string_null, text,
+};
 use sea_orm_migration::{MigrationName, MigrationTrait, MigratorTrait, SchemaManager};
 
 pub(super) struct Migrator;
@@ -9,7 +11,33 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(First), Box::new(Second), Box::new(Third), Box::new(Fourth), Box::new(Fifth)]
+        vec![Box::new(First), Box::new(Second), Box::new(Third), Box::new(Fourth), Box::new(Fifth), Box::new(Sixth)]
+    }
+}
+
+/// Secrets.
+struct Sixth;
+
+impl MigrationName for Sixth {
+    fn name(&self) -> &str {
+        "m0006_secrets"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Sixth {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let secret = Table::create()
+            .table("secret")
+            .col(string("id").primary_key())
+            .col(string("name"))
+            .col(binary("sealed"))
+            .col(big_integer("version"))
+            .col(text("metadata"))
+            .col(big_integer("created_at_us"))
+            .col(big_integer("updated_at_us"))
+            .to_owned();
+        manager.create_table(secret).await
     }
 }
 

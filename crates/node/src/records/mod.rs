@@ -2,6 +2,7 @@
 
 mod entity;
 mod migration;
+mod seal;
 mod sqlite;
 
 pub use sqlite::SqliteRecords;

@@ -17,14 +17,17 @@ use sea_orm::{
     QueryFilter, Set, TransactionTrait,
 };
 use sea_orm_migration::MigratorTrait;
+use tracing::warn;
 
-use super::entity::{creation, layer, sandbox, template, volume};
+use super::entity::{creation, layer, sandbox, secret, template, volume};
 use super::migration::Migrator;
+use super::seal::Seal;
 use crate::build::Layer;
 use crate::id::SandboxId;
 use crate::lifecycle::Kept;
-use crate::ports::{Instance, Records, RecordsError, TemplateRecords, VolumeRecords};
+use crate::ports::{Instance, Records, RecordsError, SecretRecords, TemplateRecords, VolumeRecords};
 use crate::sandbox::{Created, OnTimeout, Record, Repeatable, Resources, Standing};
+use crate::secret::Secret;
 use crate::template::{Template, TemplateRecord};
 use crate::volume::Volume;
 
@@ -37,6 +40,7 @@ const PRIVATE: u32 = 0o600;
 #[derive(Debug)]
 pub struct SqliteRecords {
     database: DatabaseConnection,
+    seal: Seal,
 }
 
 fn cannot<E: Into<Box<dyn Error + Send + Sync>>>(what: &'static str) -> impl FnOnce(E) -> RecordsError {
@@ -69,7 +73,7 @@ impl SqliteRecords {
             });
         let database = Database::connect(options).await.map_err(cannot("open"))?;
         Migrator::up(&database, None).await.map_err(cannot("migrate"))?;
-        Ok(Self { database })
+        Ok(Self { database, seal: Seal::beside(file) })
     }
 }
 
@@ -231,6 +235,61 @@ impl VolumeRecords for SqliteRecords {
         let removed = volume::Entity::delete_by_id(id).exec(&self.database).await;
         removed.map(|_| ()).map_err(cannot("change"))
     }
+}
+
+#[async_trait]
+impl SecretRecords for SqliteRecords {
+    async fn secrets(&self) -> Result<Vec<Secret>, RecordsError> {
+        let rows = secret::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
+        let mut secrets = Vec::new();
+        for row in rows {
+            // A key that was lost makes a secret useless, not the server.
+            match self.seal.open(&row.id, &row.sealed) {
+                Ok(value) => secrets.push(secret_of(row, value).map_err(cannot("understand"))?),
+                Err(error) => warn!(secret = row.name, %error, "a secret is lost"),
+            }
+        }
+        Ok(secrets)
+    }
+
+    async fn put_secret(&self, secret: &Secret) -> Result<(), RecordsError> {
+        let row = secret::ActiveModel {
+            id: Set(secret.id.clone()),
+            name: Set(secret.name.clone()),
+            sealed: Set(self.seal.close(&secret.id, secret.value.reveal()).map_err(cannot("seal"))?),
+            version: Set(secret.version.try_into().map_err(cannot("write"))?),
+            metadata: Set(serde_json::to_string(&secret.metadata).map_err(cannot("write"))?),
+            created_at_us: Set(secret.created_at.as_microsecond()),
+            updated_at_us: Set(secret.updated_at.as_microsecond()),
+        };
+        let replace = OnConflict::column(secret::Column::Id)
+            .update_columns([
+                secret::Column::Sealed,
+                secret::Column::Version,
+                secret::Column::Metadata,
+                secret::Column::UpdatedAtUs,
+            ])
+            .to_owned();
+        let stored = secret::Entity::insert(row).on_conflict(replace).exec_without_returning(&self.database).await;
+        stored.map(|_| ()).map_err(cannot("write"))
+    }
+
+    async fn remove_secret(&self, id: &str) -> Result<(), RecordsError> {
+        let removed = secret::Entity::delete_by_id(id).exec(&self.database).await;
+        removed.map(|_| ()).map_err(cannot("change"))
+    }
+}
+
+fn secret_of(row: secret::Model, value: String) -> Result<Secret, Damage> {
+    Ok(Secret {
+        id: row.id,
+        name: row.name,
+        value: value.into(),
+        version: row.version.try_into()?,
+        metadata: serde_json::from_str(&row.metadata)?,
+        created_at: Timestamp::from_microsecond(row.created_at_us)?,
+        updated_at: Timestamp::from_microsecond(row.updated_at_us)?,
+    })
 }
 
 fn layer_of(row: layer::Model) -> Result<Layer, Damage> {

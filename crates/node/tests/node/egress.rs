@@ -12,7 +12,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 fn egress(allow: &[&str], deny: &[&str]) -> Egress {
     let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
-    Egress::try_from(EgressLists { allow_out: texts(allow), deny_out: texts(deny), dns_servers: Vec::new() })
+    Egress::try_from(EgressLists { allow_out: texts(allow), deny_out: texts(deny), ..EgressLists::default() })
         .expect("lists")
 }
 

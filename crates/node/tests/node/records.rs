@@ -11,13 +11,18 @@ use sandbar_node::memory::MemoryRecords;
 use sandbar_node::ports::{Instance, Records};
 use sandbar_node::records::SqliteRecords;
 use sandbar_node::{
-    Created, Egress, EgressLists, FilesId, Layer, OnTimeout, Record, Repeatable, Resources, SandboxId, Standing, Token,
-    template,
+    Created, Egress, EgressLists, FilesId, Layer, OnTimeout, Record, Repeatable, Resources, SandboxId, Secret,
+    Standing, Token, template,
 };
 
 fn egress(allow: &[&str], deny: &[&str]) -> Egress {
     let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
-    let lists = EgressLists { allow_out: texts(allow), deny_out: texts(deny), dns_servers: vec![[1, 1, 1, 1].into()] };
+    let lists = EgressLists {
+        allow_out: texts(allow),
+        deny_out: texts(deny),
+        dns_servers: vec![[1, 1, 1, 1].into()],
+        ..EgressLists::default()
+    };
     lists.try_into().expect("lists")
 }
 
@@ -144,8 +149,30 @@ async fn remembers_templates(records: &dyn Records) {
     assert_eq!(records.templates().await.expect("they are read"), []);
 }
 
+async fn remembers_secrets(records: &dyn Records) {
+    let now: Timestamp = "2026-01-02T03:04:05.678901Z".parse().expect("a moment");
+    let mut one = Secret {
+        id: "sec_1".to_owned(),
+        name: "key".to_owned(),
+        value: "first value \u{1F980}".to_owned().into(),
+        version: 1,
+        metadata: record().metadata,
+        created_at: now,
+        updated_at: now,
+    };
+    records.put_secret(&one).await.expect("it is stored");
+    (one.value, one.version) = ("second".to_owned().into(), 2);
+    records.put_secret(&one).await.expect("it is replaced");
+    assert_eq!(records.secrets().await.expect("they are read"), [one.clone()]);
+    assert!(!format!("{one:?}").contains("second"), "values show themselves to nobody");
+    records.remove_secret("sec_1").await.expect("it is forgotten");
+    records.remove_secret("sec_1").await.expect("forgetting twice succeeds");
+    assert_eq!(records.secrets().await.expect("they are read"), []);
+}
+
 #[tokio::test]
 async fn memory_keeps_the_promises() {
+    remembers_secrets(&MemoryRecords::default()).await;
     remembers_templates(&MemoryRecords::default()).await;
     keeps_every_field(&MemoryRecords::default()).await;
     remembers_creations(&MemoryRecords::default()).await;
@@ -154,6 +181,7 @@ async fn memory_keeps_the_promises() {
 #[tokio::test]
 async fn sqlite_keeps_the_promises() {
     let directory = tempfile::tempdir().expect("a temporary directory");
+    remembers_secrets(&SqliteRecords::open(&directory.path().join("secrets.sqlite")).await.expect("it opens")).await;
     remembers_templates(&SqliteRecords::open(&directory.path().join("0.sqlite")).await.expect("it opens")).await;
     keeps_every_field(&SqliteRecords::open(&directory.path().join("one?.sqlite")).await.expect("it opens")).await;
     remembers_creations(&SqliteRecords::open(&directory.path().join("two.sqlite")).await.expect("it opens")).await;

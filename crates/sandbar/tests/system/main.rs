@@ -3,6 +3,7 @@
 mod agent;
 mod cli;
 mod config;
+mod egress;
 mod isolation;
 mod limits;
 mod mcp;

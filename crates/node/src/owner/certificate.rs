@@ -1,0 +1,98 @@
+//! Where rules set headers of TLS requests, programs inside must trust the egress's authority. Its certificate is put where they
+//! look for such, and only there: a sandbox without such rules is left as it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::{Owner, chain, within};
+use crate::guest_process::Script;
+use crate::log::LogLevel;
+use crate::ports::Machine;
+use crate::sandbox::Record;
+use crate::start_command::{self, Guest};
+
+/// The script takes milliseconds; a starved sandbox must not hold up its own start.
+const PATIENCE: Duration = Duration::from_secs(15);
+const CERTIFICATE: &str = "/usr/local/share/ca-certificates/sandbar-egress.crt";
+const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// In the script's environment.
+const CONTENT: &str = "SANDBAR_EGRESS_CERTIFICATE";
+
+/// What programs with certificates of their own are told, unless the user tells them otherwise: Node and Deno take further ones,
+/// the others one file with all.
+const VARIABLES: [(&str, &str); 6] = [
+    ("NODE_EXTRA_CA_CERTS", CERTIFICATE),
+    ("DENO_CERT", CERTIFICATE),
+    ("SSL_CERT_FILE", BUNDLE),
+    ("REQUESTS_CA_BUNDLE", BUNDLE),
+    ("CURL_CA_BUNDLE", BUNDLE),
+    ("AWS_CA_BUNDLE", BUNDLE),
+];
+
+/// May be repeated. The fifth line of a certificate is of its key. Bundles elsewhere are those of other distributions; OpenSSL
+/// looks for names made of a hash.
+const SCRIPT: &str = r#"set -eu
+umask 022
+mkdir -p /usr/local/share/ca-certificates /etc/ssl/certs /etc/profile.d
+printf '%s\n' "$SANDBAR_EGRESS_CERTIFICATE" > "$CERTIFICATE"
+chmod 644 "$CERTIFICATE"
+mark=$(sed -n 5p "$CERTIFICATE")
+for bundle in "$BUNDLE" /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem /etc/ssl/cert.pem; do
+    [ -f "$bundle" ] || continue
+    grep -qF "$mark" "$bundle" || { printf '\n'; cat "$CERTIFICATE"; } >> "$bundle"
+    [ -f "$BUNDLE" ] || cp "$bundle" "$BUNDLE"
+done
+[ -f "$BUNDLE" ] || cp "$CERTIFICATE" "$BUNDLE"
+if command -v openssl > /dev/null 2>&1; then
+    ln -sf "$CERTIFICATE" "/etc/ssl/certs/$(openssl x509 -noout -hash -in "$CERTIFICATE").0"
+fi
+printf '%s' "$VARIABLES" > /etc/profile.d/sandbar-egress.sh
+"#;
+
+/// Variables that a sandbox with such rules starts with.
+pub(super) fn variables(record: &Record) -> impl Iterator<Item = (String, String)> + use<> {
+    let wanted = record.egress_rules().sets_headers();
+    VARIABLES.into_iter().filter(move |_| wanted).map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
+impl Owner {
+    /// Lets programs in `machine` trust the egress, if rules ask for it.
+    pub(super) async fn certify(&mut self, machine: &Arc<dyn Machine>) {
+        if !self.record.egress_rules().sets_headers() {
+            return;
+        }
+        let engine = Arc::clone(&self.world.engine);
+        let certificate = match within("opening the egress's authority", engine.egress_certificate()).await {
+            Ok(certificate) => certificate,
+            Err(error) => return self.uncertified(&chain(&error)),
+        };
+        let profile: String =
+            VARIABLES.map(|(name, value)| format!("export {name}=\"${{{name}:-{value}}}\"\n")).concat();
+        let env = BTreeMap::from(
+            [
+                (CONTENT, certificate.trim_end()),
+                ("CERTIFICATE", CERTIFICATE),
+                ("BUNDLE", BUNDLE),
+                ("VARIABLES", &profile),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        let guest = Guest { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
+        let script = Script { user: "root", line: SCRIPT, workdir: Some("/"), env: &env };
+        match tokio::time::timeout(PATIENCE, start_command::run(guest, script)).await {
+            Ok(Ok(0)) => self.note(LogLevel::Info, "programs inside trust the egress, since rules set headers"),
+            Ok(Ok(code)) => self.uncertified(&format!("exit code {code}")),
+            Ok(Err(error)) => self.uncertified(&chain(&error)),
+            Err(_) => self.uncertified("no end in time"),
+        }
+    }
+
+    /// Requests over TLS then fail inside, where the program finds a certificate that it does not know.
+    fn uncertified(&mut self, why: &str) {
+        warn!(sandbox = %self.record.id, error = why, "the egress's certificate was not installed");
+        self.note(LogLevel::Error, "the egress's certificate could not be installed; rules for https will not work");
+    }
+}

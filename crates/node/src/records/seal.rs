@@ -1,0 +1,96 @@
+//! Values of secrets are stored sealed, with a key in a file of its own beside the database: who has one of the two, a backup or
+//! a copy of the database say, has no values.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+
+const KEY: &str = "secrets.key";
+const KEY_BYTES: usize = 32;
+
+/// Seals and opens values. The key is made when the first value comes.
+#[derive(Debug)]
+pub(super) struct Seal {
+    file: PathBuf,
+    key: OnceLock<RandomizedNonceKey>,
+}
+
+impl Seal {
+    /// With the key beside `database`.
+    pub(super) fn beside(database: &Path) -> Self {
+        Self { file: database.with_file_name(KEY), key: OnceLock::new() }
+    }
+
+    /// `value`, which nobody can take for that of another than `id`.
+    pub(super) fn close(&self, id: &str, value: &str) -> io::Result<Vec<u8>> {
+        let mut sealed = value.as_bytes().to_vec();
+        let nonce = self.key()?.seal_in_place_append_tag(Aad::from(id), &mut sealed).map_err(|_| unusable())?;
+        Ok([nonce.as_ref().as_slice(), &sealed].concat())
+    }
+
+    pub(super) fn open(&self, id: &str, sealed: &[u8]) -> io::Result<String> {
+        let (nonce, content) = sealed.split_first_chunk::<NONCE_LEN>().ok_or_else(unusable)?;
+        let mut content = content.to_vec();
+        let opened = self.key()?.open_in_place(Nonce::from(nonce), Aad::from(id), &mut content);
+        String::from_utf8(opened.map_err(|_| unusable())?.to_vec()).map_err(|_| unusable())
+    }
+
+    fn key(&self) -> io::Result<&RandomizedNonceKey> {
+        if let Some(key) = self.key.get() {
+            return Ok(key);
+        }
+        let key = RandomizedNonceKey::new(&AES_256_GCM, &read_or_make(&self.file)?).map_err(|_| unusable())?;
+        Ok(self.key.get_or_init(|| key))
+    }
+}
+
+fn unusable() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("a stored secret does not fit the key in {KEY}"))
+}
+
+fn read_or_make(file: &Path) -> io::Result<[u8; KEY_BYTES]> {
+    let mut key = [0; KEY_BYTES];
+    match File::open(file) {
+        Ok(mut stored) => stored.read_exact(&mut key)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            aws_lc_rs::rand::fill(&mut key).map_err(|_| io::Error::other("no random numbers"))?;
+            // Whole or not at all, also when the server is killed meanwhile.
+            let unfinished = file.with_extension("new");
+            let mut made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+            made.write_all(&key)?;
+            made.sync_all()?;
+            std::fs::rename(&unfinished, file)?;
+            if let Some(directory) = file.parent() {
+                File::open(directory)?.sync_all()?;
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_opens_for_its_owner_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let database = directory.path().join("node.sqlite");
+        let sealed = Seal::beside(&database).close("one", "hunter2").expect("it is sealed");
+        assert!(!sealed.windows(7).any(|part| part == b"hunter2"));
+        let again = Seal::beside(&database);
+        assert_eq!(again.open("one", &sealed).expect("it opens"), "hunter2");
+        assert!(again.open("other", &sealed).is_err() && again.open("one", &sealed[1..]).is_err());
+        let mode = std::fs::metadata(directory.path().join(KEY)).expect("the key is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        std::fs::remove_file(directory.path().join(KEY)).expect("the key goes");
+        assert!(Seal::beside(&database).open("one", &sealed).is_err());
+    }
+}
