@@ -5,6 +5,7 @@ server on the host's loopback knows the names under `.test`. Made as root; gone 
 namespace is held by a child that dies with its parent.
 """
 
+import json
 import os
 import socket
 import struct
@@ -23,7 +24,8 @@ import http.server, json, ssl, subprocess, sys, tempfile, threading
 class Page(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
-        shown = {"host": self.headers["Host"], "sni": getattr(self.connection, "asked_for", None), "headers": dict(self.headers)}
+        shown = {"host": self.headers["Host"], "sni": getattr(self.connection, "asked_for", None), "client": self.client_address[0],
+                 "headers": {name.lower(): value for name, value in self.headers.items()}}
         body = json.dumps(shown).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -44,6 +46,52 @@ secured.socket = context.wrap_socket(secured.socket, server_side=True, do_handsh
 threading.Thread(target=plain.serve_forever, daemon=True).start()
 print("ready", flush=True)
 secured.serve_forever()
+"""
+
+
+# A SOCKS5 proxy for one user. Whatever name it is asked for is itself: so it shows that names are its to resolve.
+PROXY = r"""
+import socket, socketserver, threading
+class Handler(socketserver.StreamRequestHandler):
+    def take(self, count):
+        data = self.rfile.read(count)
+        if len(data) < count:
+            raise ConnectionError
+        return data
+    def handle(self):
+        try:
+            self.serve()
+        except OSError:
+            pass
+    def serve(self):
+        self.take(self.take(2)[1])
+        self.wfile.write(b"\x05\x02")
+        self.take(1)
+        user = self.take(self.take(1)[0])
+        right = (user, self.take(self.take(1)[0])) == (b"me", b"hunter2")
+        self.wfile.write(b"\x01" + (b"\x00" if right else b"\x01"))
+        if not right:
+            return
+        kind = self.take(4)[3]
+        self.take(self.take(1)[0] if kind == 3 else 4)
+        port = int.from_bytes(self.take(2), "big")
+        with socket.create_connection(("127.0.0.1", port)) as far:
+            self.wfile.write(b"\x05\x00\x00\x01" + bytes(6))
+            threading.Thread(target=self.pump, args=(far, self.connection), daemon=True).start()
+            self.pump(self.connection, far)
+    def pump(self, source, sink):
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+server = Server(("0.0.0.0", 1080), Handler)
+print("ready", flush=True)
+server.serve_forever()
 """
 
 
@@ -80,15 +128,19 @@ class Internet:
         certificate, key = self._scratch / "internet.pem", self._scratch / "internet.key"
         names = ",".join(f"DNS:{name}" for name in NAMES)
         make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=conformance"]
+        # It is its own authority, and no other's: verifiers differ about those that are both.
+        make += ["-addext", "basicConstraints=critical,CA:FALSE"]
         make += ["-addext", f"subjectAltName={names}", "-keyout", str(key), "-out", str(certificate)]
         subprocess.run(make, check=True, capture_output=True)
         self.authority.write_bytes(certificate.read_bytes())
         self._child([*inside, sys.executable, "-c", WEB, str(certificate), str(key)])
+        self._child([*inside, sys.executable, "-c", PROXY])
         self._names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._names.bind(("127.0.0.1", 0))
         threading.Thread(target=self._serve_names, daemon=True).start()
         self._config = self._scratch / f"internet-{os.getpid()}.toml"
-        self._config.write_text(f'[egress]\nnameservers = ["127.0.0.1:{self._names.getsockname()[1]}"]\n')
+        servers, roots = [f"127.0.0.1:{self._names.getsockname()[1]}"], [str(self.authority)]
+        self._config.write_text(f"[egress]\nnameservers = {json.dumps(servers)}\nextra_roots = {json.dumps(roots)}\n")
 
     def _child(self, command: list[str]) -> subprocess.Popen:
         child = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], stdout=subprocess.PIPE, text=True)

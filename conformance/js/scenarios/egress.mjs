@@ -31,6 +31,36 @@ proves(['create.network_names'], 'egress.names', async (t) => {
   }
 })
 
+const shown = async (box, url) =>
+  JSON.parse((await box.commands.run(`curl -sS -m 10 ${url}`, { timeoutMs: 20_000 })).stdout)
+
+proves(['create.network_headers'], 'egress.headers', async (t) => {
+  const { Secret } = t.sdk
+  const name = t.mark.replaceAll('.', '-')
+  const made = await Secret.create(name, 'value-1')
+  try {
+    const rules = { 'allowed.test': [{ transform: { headers: { Authorization: `Bearer ${Secret.fill(name)}` } } }] }
+    const box = await t.create({ network: { rules } })
+    for (const scheme of ['http', 'https']) {
+      const { headers } = await shown(box, `${scheme}://allowed.test/`)
+      equal(headers.authorization, 'Bearer value-1', `${scheme} with a rule`)
+    }
+    equal((await shown(box, 'http://denied.test/')).headers.authorization, undefined, 'a name without a rule')
+    await box.updateNetwork({})
+    equal((await shown(box, 'http://allowed.test/')).headers.authorization, undefined, 'after all was cleared')
+  } finally {
+    await Secret.destroy(made.secretId)
+  }
+})
+
+proves(['create.egress_proxy'], 'egress.proxy', async (t) => {
+  const proxy = { address: `${PUBLIC}:1080`, username: 'me', password: 'hunter2' }
+  const box = await t.create({ network: { egressProxy: proxy } })
+  equal((await shown(box, 'http://allowed.test/')).client, '127.0.0.1', 'through the proxy')
+  await box.updateNetwork({ egressProxy: { ...proxy, password: 'wrong' } })
+  equal(await reaches(box, 'http://allowed.test/'), false, 'with a wrong password nothing goes out')
+})
+
 proves(['update_network'], 'egress.update', async (t) => {
   const box = await t.create()
   await box.updateNetwork({ allowOut: [PUBLIC], denyOut: [EVERYTHING] })

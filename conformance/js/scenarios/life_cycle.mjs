@@ -1,6 +1,6 @@
 // Creating, looking at, finding again and ending sandboxes; metrics and errors by class.
 
-import { absent, check, equal, notBuilt, proves, raises, sleep, until } from '../harness.mjs'
+import { absent, check, equal, proves, raises, sleep, until } from '../harness.mjs'
 
 absent('create.idempotency_key', 'beta_create')
 
@@ -159,10 +159,3 @@ proves(['errors.gone', 'errors.paused'], 'errors.gone', async (t) => {
     await raises(t.sdk.TimeoutError, box.files.list('/'))
   }
 })
-
-const answers501 = async (call) => {
-  const error = await raises(Error, call)
-  check(error.message.includes('501'), `expected a 501: ${error.constructor.name}: ${error.message}`)
-}
-
-notBuilt(['secrets'], 'unbuilt.secrets', (t) => answers501(t.sdk.Secret.create('conformance', 'value')))

@@ -1,5 +1,6 @@
 """What a sandbox may reach, by lists of ranges and names. The hosts are those of ../../internet.py."""
 
+import json
 import os
 
 import e2b
@@ -45,6 +46,57 @@ async def scenario_names(sdk):
             equal(await _reaches(sdk, box, f"{scheme}://{name}/", pinned), False, f"{scheme} to {name} at an allowed address")
     forged = "-H 'Host: denied.test'"
     equal(await _reaches(sdk, box, "http://allowed.test/", forged), False, "a forged Host")
+
+
+async def _shown(sdk, box, url: str) -> dict:
+    """What the far server saw of a request; the sandbox trusts what it must by itself."""
+    done = await sdk.do(box.commands.run, f"curl -sS -m 10 {url}", timeout=20)
+    return json.loads(done.stdout)
+
+
+@proves("create.network_headers", needs=("secret", "update_network"))
+async def scenario_headers(sdk):
+    secret, name = e2b.AsyncSecret if sdk.is_async else e2b.Secret, f"{sdk.mark}".replace(".", "-")
+    made = await sdk.do(secret.create, name, "value-1")
+    try:
+        headers = {"Authorization": f"Bearer {secret.fill(name)}", "X-Rule": "yes"}
+        rules = {"allowed.test": [{"transform": {"headers": headers}}]}
+        box = await sdk.create(network={"rules": rules})
+        for scheme in ("http", "https"):
+            seen = (await _shown(sdk, box, f"{scheme}://allowed.test/"))["headers"]
+            equal((seen.get("authorization"), seen.get("x-rule")), ("Bearer value-1", "yes"), f"{scheme} with a rule")
+        equal("x-rule" in (await _shown(sdk, box, "http://denied.test/"))["headers"], False, "a name without a rule")
+        # Without a rule the far server's own certificate is met, which nobody inside trusts.
+        await sdk.raises(e2b.CommandExitException, box.commands.run, "curl -sS -m 10 https://denied.test/", timeout=20)
+        info = (await sdk.http("GET", f"/sandboxes/{box.sandbox_id}")).json()
+        equal(info["network"]["rules"], rules, "the rules as they came")
+        await sdk.do(secret.update, name, "value-2")
+        seen = (await _shown(sdk, box, "https://allowed.test/"))["headers"]
+        equal(seen.get("authorization"), "Bearer value-2", "the newest value")
+        await sdk.do(box.update_network, {})
+        equal("x-rule" in (await _shown(sdk, box, "http://allowed.test/"))["headers"], False, "after all was cleared")
+        await sdk.do(box.update_network, {"rules": rules})
+        equal((await _shown(sdk, box, "https://allowed.test/"))["headers"].get("x-rule"), "yes", "rules that came later")
+    finally:
+        await sdk.do(secret.destroy, made.secret_id)
+
+
+@proves("create.egress_proxy", needs="update_network")
+async def scenario_proxy(sdk):
+    proxy = {"address": f"{PUBLIC}:1080", "username": "me", "password": "hunter2"}
+    box = await sdk.create(network={"egress_proxy": proxy, "deny_out": [OTHER]})
+    # The proxy's connections come from its own address, and it resolves names by itself: to 127.0.0.1.
+    equal((await _shown(sdk, box, "http://allowed.test/"))["client"], "127.0.0.1", "through the proxy")
+    equal(await _reaches(sdk, box, "http://other.test/"), False, "what is denied does not get to it")
+    info = await sdk.http("GET", f"/sandboxes/{box.sandbox_id}")
+    equal(info.json()["network"]["egressProxy"], {"address": proxy["address"], "username": "me"}, "what is shown of it")
+    await sdk.do(box.update_network, {"egress_proxy": {**proxy, "password": "wrong"}})
+    equal(await _reaches(sdk, box, "http://allowed.test/"), False, "with a wrong password nothing goes out")
+    log = await sdk.http("GET", f"/v2/sandboxes/{box.sandbox_id}/logs")
+    true("does not take the credentials" in log.text, f"the log says why: {log.text}")
+    true("hunter2" not in info.text + log.text and "wrong" not in log.text, "credentials are shown to nobody")
+    await sdk.do(box.update_network, {})
+    equal((await _shown(sdk, box, "http://allowed.test/"))["client"] != "127.0.0.1", True, "directly again")
 
 
 @proves("update_network", needs="update_network")

@@ -1,7 +1,7 @@
 """Which error class a caller sees."""
 
 import e2b
-from harness import equal, not_built, proves, true
+from harness import equal, proves, true
 
 
 @proves("errors.authentication", quick=True)
@@ -58,14 +58,3 @@ async def scenario_calls_on_a_paused_sandbox(sdk):
     gone = sdk.error("SandboxNotRunningException", "TimeoutException")
     await sdk.raises(gone, box.commands.run, "echo x")
     await sdk.raises(gone, box.files.read, "x")
-
-
-async def _answers_501(sdk, function, *arguments, kind=Exception, **options):
-    error = await sdk.raises(kind, function, *arguments, **options)
-    true("501" in str(error), f"expected a 501: {type(error).__name__}: {error}")
-
-
-@not_built("secrets", needs="secret")
-async def scenario_secrets(sdk):
-    secret = e2b.AsyncSecret if sdk.is_async else e2b.Secret
-    await _answers_501(sdk, secret.create, "conformance", "value")
