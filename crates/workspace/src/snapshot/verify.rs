@@ -155,11 +155,12 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// A digest, two spaces, a name.
+/// A digest and its file's name, in one of two ways.
 fn take_digest(entry: &Entry, record: &[u8]) -> Option<&'static str> {
     let (_, wanted) = entry.kind.content()?;
     let Some((digest, name)) = record.split_at_checked(64) else { return Some("it cannot be read") };
-    if name.get(2..) != Some(entry.path.as_bytes()) {
+    let name = name.strip_prefix(b"  ./").or_else(|| name.strip_prefix(b" *./"));
+    if name != Some(entry.path.as_bytes()) {
         return Some("it cannot be read");
     }
     let digest = std::str::from_utf8(digest).ok().and_then(|digest| digest.parse().ok());
@@ -221,8 +222,8 @@ mod tests {
             "81a4 1000 1000 7 1 user user a b",
             "81a4 1001 1001 7 1 user user h",
             "a1ff 1000 1000 8 6 user user l -> a -> b",
-            "D  a b",
-            "D  h",
+            "D  ./a b",
+            "D *./h",
         ];
         check(&good, Ok(()));
         let with = |place: usize, record: &'static str| {
@@ -240,7 +241,7 @@ mod tests {
         check(&with(1, "81a4 1000 1000 9 1 user user h"), Err(("h", "it is a copy instead of a link")));
         check(&with(2, "a1ff 1000 1000 8 6 user user l -> a -> c"), Err(("l", "its target differs")));
         check(
-            &with(3, "0000000000000000000000000000000000000000000000000000000000000000  a b"),
+            &with(3, "0000000000000000000000000000000000000000000000000000000000000000  ./a b"),
             Err(("a b", "its content differs")),
         );
         check(&with(3, "short"), Err(("a b", "it cannot be read")));

@@ -82,7 +82,8 @@ walk . yes
 ((${#left[@]})) && printf '%s\0' "${left[@]}" >&2
 printf '\0' >&2
 own=(./.sandbar-restore.*)
-exec tar --create --gzip --file=- --format=posix \
+# A middle way: on source code it takes half as long as gzip's own choice, for a sixth more bytes, while somebody waits at the fence.
+exec tar --create --use-compress-program='gzip -3' --file=- --format=posix \
   --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime \
   --xattrs --xattrs-include='user.*' --one-file-system --quoting-style=escape --anchored --no-wildcards \
   --exclude-from=<(((${#left[@]} + ${#own[@]})) && printf '%s\n' "${left[@]}" "${own[@]}") .

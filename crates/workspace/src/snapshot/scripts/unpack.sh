@@ -12,6 +12,8 @@ for left in ./.sandbar-restore.*; do
 done
 modified=$(stat --printf=%y .)
 mkdir -m 700 -- "$stage" "$stage/new" && printf %s "$modified" >"$stage/modified" || exit 10
-# The size is known, so that the end of the input need not be told: not every daemon can.
-head -c "$size" | tar --extract --gzip --file=- --preserve-permissions --delay-directory-restore \
-  --xattrs --xattrs-include='user.*' --quoting-style=escape --directory="$stage/new"
+# The size is known, so that the end of the input need not be told: not every daemon can. Written on in large pieces, so that
+# tar has something to do while the next one travels.
+dd ibs=64K obs=1M iflag=fullblock,count_bytes count="$size" status=none |
+  tar --extract --gzip --file=- --preserve-permissions --delay-directory-restore \
+    --xattrs --xattrs-include='user.*' --quoting-style=escape --directory="$stage/new"

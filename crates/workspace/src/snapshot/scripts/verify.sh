@@ -14,15 +14,24 @@ batch=500
 for ((at = 0; at < ${#names[@]}; at += batch)); do
   QUOTING_STYLE=literal stat --printf='%f %u %g %i %s %U %G %N\0' -- "${names[@]:at:batch}"
 done
-# Two at a time: a digest keeps one processor busy.
-half=$(((files + 1) / 2))
+# openssl uses the processor's own instructions for this, and is then several times as fast. It escapes some names or, where it
+# is old, takes them for lines.
+program=(sha256sum --zero --) end_of_record='\0'
+if [[ ${names[*]} != *[$'\n\r\\']* && $(openssl dgst -sha256 -r /dev/null 2>/dev/null) == e3b0c44298fc1c14* ]]; then
+  program=(openssl dgst -sha256 -r) end_of_record='\n'
+fi
+paths=("${names[@]/#/./}")
 digests() {
   local at end=$2
   for ((at = $1; at < end; at += batch)); do
-    sha256sum --zero -- "${names[@]:at:end - at < batch ? end - at : batch}"
+    "${program[@]}" "${paths[@]:at:end - at < batch ? end - at : batch}"
   done
 }
-digests "$half" "$files" >../second &
-digests 0 "$half"
-wait
-cat ../second
+# Two at a time: a digest keeps one processor busy.
+half=$(((files + 1) / 2))
+{
+  digests "$half" "$files" >../second &
+  digests 0 "$half"
+  wait
+  cat ../second
+} | tr "$end_of_record" '\0'
