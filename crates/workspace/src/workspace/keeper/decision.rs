@@ -51,11 +51,19 @@ pub(super) fn stop_at(created_at: Timestamp, expires_at: Timestamp, settings: &S
     earlier(expires_at, part(created_at, expires_at, settings.rotate_before))
 }
 
+/// When a rotation begins, and when nothing but a pause is left. Most of the time between a rotation's beginning and the
+/// sandbox's end is the rotation's, also where that is short.
+fn window(started_at: Timestamp, ends_at: Timestamp, settings: &Settings) -> (Timestamp, Timestamp) {
+    let window = part(started_at, ends_at, settings.rotate_before);
+    (earlier(ends_at, window), earlier(ends_at, settings.last_resort.min(window / 4)))
+}
+
 /// How long a rotation may take, or a stop: what a stalling store leaves must be enough for a pause.
 pub(super) fn patience(facts: &Facts, settings: &Settings) -> Duration {
     let Facts { now, started_at, ends_at, .. } = *facts;
     let until = |moment: Timestamp| Duration::try_from(moment.duration_since(now)).unwrap_or_default();
-    until(earlier(ends_at, part(started_at, ends_at, settings.last_resort))).max(until(ends_at) / 3)
+    let (_, last_resort) = window(started_at, ends_at, settings);
+    until(last_resort).max(until(ends_at) / 3)
 }
 
 pub(super) fn due(facts: &Facts, settings: &Settings) -> Due {
@@ -80,16 +88,16 @@ pub(super) fn due(facts: &Facts, settings: &Settings) -> Due {
     if ends_at >= expires_at {
         return Due::Wait(look_at.min(stop_at));
     }
-    let rotate_at = earlier(ends_at, part(started_at, ends_at, settings.rotate_before));
+    let (rotate_at, last_resort) = window(started_at, ends_at, settings);
     if now < rotate_at {
         return Due::Wait(rotate_at.min(look_at).min(stop_at));
     }
     let Some(failed_at) = failed_at else { return Due::Rotate };
-    if now >= earlier(ends_at, part(started_at, ends_at, settings.last_resort)) {
+    if now >= last_resort {
         return Due::Pause;
     }
     let again = later(failed_at, settings.rotate_again);
-    if now >= again { Due::Rotate } else { Due::Wait(again.min(look_at).min(stop_at)) }
+    if now >= again { Due::Rotate } else { Due::Wait(again.min(last_resort).min(look_at).min(stop_at)) }
 }
 
 #[cfg(test)]
@@ -156,6 +164,11 @@ mod tests {
     fn a_short_life_is_used_for_two_thirds() {
         check(facts(0, 60, Some(60)), Due::Wait(at(40)));
         check(facts(40, 60, Some(60)), Due::Rotate);
+        // Most of the rest is the rotation's.
+        assert_eq!(patience(&facts(40, 60, Some(60)), &Settings::default()).as_secs(), 15);
+        let failed = |now: i64, failed: i64| Facts { failed_at: Some(at(failed)), ..facts(now, 60, Some(60)) };
+        check(failed(43, 43), Due::Wait(at(55)));
+        check(failed(55, 43), Due::Pause);
     }
 
     #[test]
