@@ -4,8 +4,9 @@
 //! base64 wherever it begins, and line by line when it has several. Occurrences that overlap are hidden together, so that no
 //! end of one is left.
 //!
-//! What is short would take the text with it: values of fewer than [`SHORTEST`] bytes are hidden where they stand after
-//! their name, as in `NAME=value`, and stay as they are elsewhere. Nobody should keep a secret in them.
+//! What is plain would take the text with it: a port, `true`, `production`, and whatever has fewer than [`SHORTEST`] bytes
+//! ([`is_plain`]). Such values are hidden where they stand after their name, as in `NAME=value`, and stay as they are
+//! elsewhere. Nobody should keep a secret in them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,10 +20,48 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
 /// What is shown instead of a value.
 pub const HIDDEN: &str = "***";
-/// Values below this many bytes are hidden only after their variable's name: elsewhere they would take the text with them.
+/// Values below this many bytes are plain.
 pub const SHORTEST: usize = 4;
+/// Numbers of up to so many digits are plain: every port is one.
+const SHORT_NUMBER: usize = 5;
+/// What half of all settings are set to.
+const COMMON: [&str; 26] = [
+    "true",
+    "false",
+    "none",
+    "null",
+    "auto",
+    "default",
+    "enabled",
+    "disabled",
+    "always",
+    "never",
+    "local",
+    "localhost",
+    "0.0.0.0",
+    "127.0.0.1",
+    "development",
+    "production",
+    "staging",
+    "test",
+    "testing",
+    "trace",
+    "debug",
+    "info",
+    "warn",
+    "warning",
+    "error",
+    "utf-8",
+];
 /// A part of a value (a line, an encoded form) is known by no fewer bytes.
 const SHORTEST_PART: usize = 8;
+
+/// Whether a value can stand in any text, so that hiding it everywhere would hide nothing but the text: fewer than
+/// [`SHORTEST`] bytes, a number of up to five digits, or a word that half of all settings are set to.
+pub fn is_plain(value: &str) -> bool {
+    let number = value.len() <= SHORT_NUMBER && value.bytes().all(|byte| byte.is_ascii_digit());
+    value.len() < SHORTEST || number || COMMON.iter().any(|word| value.eq_ignore_ascii_case(word))
+}
 
 /// Hides values in texts. Cheap to clone.
 #[derive(Clone, Default)]
@@ -45,12 +84,13 @@ impl Mask {
         Self::of(forms)
     }
 
-    /// Hides the values of these variables, also short ones where they stand after their name.
+    /// Hides the values of these variables, also plain ones where they stand after their name.
     pub fn of_variables<'v>(variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Self {
         let mut forms = BTreeMap::new();
         for (name, value) in variables {
             add_forms(value, &mut forms);
-            if (1..SHORTEST).contains(&value.len()) {
+            let value = trimmed(value);
+            if !value.is_empty() && is_plain(value) {
                 for before in [format!("{name}="), format!("{name}=\""), format!("{name}='")] {
                     forms.insert(format!("{before}{value}"), before.len());
                 }
@@ -224,9 +264,14 @@ impl Patterns {
 /// Texts to be found, and how many bytes at the beginning of each are shown.
 type Forms = BTreeMap<String, usize>;
 
+/// What was read from a file often ends with the line.
+fn trimmed(value: &str) -> &str {
+    value.trim_matches(['\r', '\n'])
+}
+
 fn add_forms(value: &str, texts: &mut Forms) {
-    let value = value.trim_matches(['\r', '\n']);
-    if value.len() < SHORTEST {
+    let value = trimmed(value);
+    if is_plain(value) {
         return;
     }
     // Keys and certificates are repeated with something before each line.
@@ -292,11 +337,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_is_hidden_after_its_name_only() {
-        check(&["3000", "abc", "true", ""], "abc on 3000: true", "abc on ***: ***");
-        let mask = Mask::of_variables([("PIN", "42"), ("TOKEN", "hunter22"), ("NONE", "")]);
-        let text = "PIN=42 'PIN=\"42\"' declare -x PIN='42'; 42 hunter22 NONE=";
-        assert_eq!(mask.mask(text), "PIN=*** 'PIN=\"***\"' declare -x PIN='***'; 42 *** NONE=");
+    fn what_is_plain_is_hidden_after_its_name_only() {
+        check(
+            &["3000", "abc", "true", "Production", ""],
+            "abc on 3000: true production",
+            "abc on 3000: true production",
+        );
+        check(&["300012", "30a0", "truest"], "300012 30a0 truest", "*** *** ***");
+        let mask = Mask::of_variables([("PIN", "42"), ("PORT", "3000\n"), ("TOKEN", "hunter22"), ("NONE", "")]);
+        let text = "PIN=42 'PIN=\"42\"' declare -x PIN='42'; 42 hunter22 NONE= PORT=3000 localhost:3000";
+        let shown = "PIN=*** 'PIN=\"***\"' declare -x PIN='***'; 42 *** NONE= PORT=*** localhost:3000";
+        assert_eq!(mask.mask(text), shown);
         let mut stream = mask.stream();
         let mut shown: Vec<u8> = text.bytes().flat_map(|byte| stream.push(&[byte])).collect();
         shown.extend(stream.finish());

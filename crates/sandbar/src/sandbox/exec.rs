@@ -20,9 +20,12 @@ Examples:
 This program's input is passed on, unless it is a terminal; for that there is `sandbar sandbox shell`.
 
 Exit codes: the command's own; 128 + N when signal N ended it; 124 when --timeout did; 1 when it could not be \
-run or was lost, with a line on stderr. Ctrl-C interrupts the command, then kills it, and exits with 130. When \
-the connection is lost, the command is taken up again by its pid; a line on stderr says that output may be \
-missing.")]
+run or was lost, with a line on stderr. Ctrl-C interrupts the command, then kills it, and exits with 130; SIGTERM \
+and a closed terminal end it too. When the connection is lost, the command is taken up again by its pid; a line on \
+stderr says that output may be missing.
+
+When this program is killed with SIGKILL nothing can be sent any more: the command runs on until it ends, or its \
+sandbox does, as commands do on any E2B service whose client went away. --timeout sets a limit that holds in any case.")]
 pub(crate) struct Exec {
     /// The sandbox
     id: SandboxId,

@@ -33,8 +33,13 @@ Examples:
   sandbar workspace create shop --json                {workspace, project_id, sandboxID, provider, skipped, limits,
                                                        restored, notes, dev_server_error}
 
-A workspace that was destroyed before comes back with the files of its newest snapshot; repository and preparation are \
-then left out. When a step fails, the same command goes on from it.
+A workspace that was destroyed before comes back with the files of its newest snapshot and with its dev server, unless \
+--dev declares another; repository and preparation are then left out. Everything else is as this command says: variables, \
+for one, have to be given again. When a step fails, the same command goes on from it.
+
+Values of --env are secrets: they are masked wherever they appear, also encoded or in parts. What can stand in any \
+text is not one, and is masked only right after its name, as in PORT=***: fewer than four bytes, a number of up to five \
+digits, and words like true, production or localhost.
 
 A dev server that is not declared is found by the project's files, if it is one of the usual ones.")]
 pub(super) struct Create {
