@@ -11,6 +11,7 @@ pub mod devserver;
 pub mod events;
 pub mod faults;
 mod house;
+pub mod label;
 pub mod ledger;
 pub mod mask;
 mod name;

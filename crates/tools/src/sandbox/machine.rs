@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use sdk::{CallError, Command, CommandError, FileError, GoneReason, Output, Sandbox};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
+use workspace::label;
 
 use super::searching::{Engine, helper_path};
 use super::source::Source;
@@ -197,6 +198,7 @@ impl SandboxMachine {
 
     /// Runs one of our own small programs to its end.
     pub(super) async fn run(&self, command: Command) -> Result<Output, PortError> {
+        let command = label::own(command);
         awake!(self, |sandbox| sandbox.commands().run(&command)).map_err(command_error)
     }
 }

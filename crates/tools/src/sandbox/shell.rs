@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sdk::{Chunk, Command, CommandError, Output, Running, Sandbox};
+use workspace::label;
 
 use super::machine::{Followers, SandboxMachine, awake, command_error, file_error};
 use super::marks::{Marks, Said};
@@ -85,7 +86,8 @@ impl Shells for SandboxMachine {
             let (program, before) = launch.split_first().unwrap_or((&"/bin/sh", &[]));
             let arguments = [&self.state, &mark, &id, &self.root, &seconds, &directory, INNER, MERGE];
             let arguments = before.iter().copied().chain(arguments).map(str::to_owned).chain(pieces(&command));
-            Command::exec(*program, arguments).envs(ENVIRONMENT).env("LANG", "C.UTF-8").cwd("/").no_timeout()
+            let process = Command::exec(*program, arguments).envs(ENVIRONMENT).env("LANG", "C.UTF-8");
+            label::on_behalf(process, &command).cwd("/").no_timeout()
         };
         let by_script = ["/bin/sh", "-c", if background { BACKGROUND } else { FOREGROUND }, "sh"];
         let by_helper = if background { None } else { self.runner().await };
@@ -224,7 +226,7 @@ impl Shell for SandboxShell {
         let mark = if group.is_empty() { format!("{}/out/{}.killed", self.state, self.call) } else { String::new() };
         let kill = |mark: &str| {
             let kill = Command::exec("/bin/sh", ["-c", KILL, "sh", &group, &self.call, &tenths, mark]);
-            kill.timeout(grace + Duration::from_secs(10))
+            label::own(kill).timeout(grace + Duration::from_secs(10))
         };
         let commands = self.sandbox.commands();
         let (by_user, by_root) = tokio::join!(commands.run(kill(&mark)), commands.run(kill("").user("root")));
@@ -239,7 +241,8 @@ impl Shell for SandboxShell {
 
     async fn detach(self: Box<Self>, so_far: Bytes) -> Result<(String, String), PortError> {
         let group = self.group.map_or(String::new(), |group| group.to_string());
-        let follow = Command::exec("/bin/sh", ["-c", FOLLOW, "sh", &self.state, &group]).stdin().no_timeout();
+        let follow = label::own(Command::exec("/bin/sh", ["-c", FOLLOW, "sh", &self.state, &group]));
+        let follow = follow.stdin().no_timeout();
         let mut writer = self.sandbox.commands().start(follow).await.map_err(command_error)?;
         let mut told = Vec::new();
         while !told.ends_with(b"\n") {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use sdk::{Chunk, Command, CommandError, Exit, Output, Sandbox};
 
+use crate::label;
+
 /// Directory for what we keep in a sandbox beside the project.
 pub(crate) const STATE_DIRECTORY: &str = "/home/user/.sandbar";
 /// Carried by what we start, and by what that starts.
@@ -61,7 +63,7 @@ pub(crate) async fn end_all(sandbox: &Sandbox) -> Result<(), EndError> {
 /// A bash script with its arguments.
 pub(crate) fn script<A: Into<String>>(text: &str, arguments: impl IntoIterator<Item = A>) -> Command {
     let arguments = ["-c", text, "sandbar"].map(str::to_owned).into_iter().chain(arguments.into_iter().map(Into::into));
-    Command::exec("/bin/bash", arguments)
+    label::own(Command::exec("/bin/bash", arguments))
 }
 
 /// Runs a command to its end and keeps the last of what it says.

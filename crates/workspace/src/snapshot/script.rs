@@ -6,6 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use sdk::{CallError, Chunk, Command, CommandError, Exit, Running, Sandbox};
 
+use crate::label;
+
 /// Writes an archive. Arguments: root, certain names, `--`, likely names.
 pub(super) const ARCHIVE: &str = include_str!("scripts/archive.sh");
 /// Unpacks one beside what is there. Arguments: root, stage, size.
@@ -73,7 +75,8 @@ impl Script {
     ) -> Result<Self, ScriptError> {
         let arguments = ["-c", text, "sandbar"].map(str::to_owned).into_iter().chain(arguments);
         // What programs say is read here, so it must be in one language.
-        let command = Command::exec("/bin/bash", arguments).env("LC_ALL", "C").cwd("/").timeout(patience.whole);
+        let command = label::own(Command::exec("/bin/bash", arguments)).env("LC_ALL", "C").cwd("/");
+        let command = command.timeout(patience.whole);
         let command = if input == Input::Open { command.stdin() } else { command };
         let sandbox = sandbox.within(patience.silence);
         let (running, as_root) = match sandbox.commands().start(command.clone().user("root")).await {

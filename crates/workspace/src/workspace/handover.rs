@@ -23,6 +23,7 @@ use crate::chain::chain;
 use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::faults::{Point, reach};
+use crate::label;
 use crate::name::ProviderName;
 use crate::provider::{ANSWER_TIME, CreateRequest, Placed, PlanReached};
 use crate::records::WorkspaceState;
@@ -224,16 +225,10 @@ impl Core {
         (seat.record.provider.clone(), sandbox)
     }
 
-    /// What runs in a sandbox, for people.
+    /// What runs in a sandbox, for people: not what we run there ourselves.
     async fn running(&self, sandbox: &Sandbox) -> Vec<String> {
         match sandbox.within(ANSWER_TIME).commands().list().await {
-            Ok(processes) => {
-                let name = |process: sdk::ProcessInfo| {
-                    let line = std::iter::once(process.program).chain(process.arguments).collect::<Vec<_>>().join(" ");
-                    line.chars().take(60).collect::<String>()
-                };
-                processes.into_iter().map(name).collect()
-            }
+            Ok(processes) => processes.iter().filter_map(label::told).collect(),
             Err(_) => Vec::new(),
         }
     }

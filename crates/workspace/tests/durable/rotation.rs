@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandbar_workspace::devserver::DevServer;
 use sandbar_workspace::events::EventKind;
-use sandbar_workspace::{MoveOptions, Workspace, WorkspaceError};
+use sandbar_workspace::{MoveOptions, Unsaved, Workspace, WorkspaceError, label};
 use testing::repeats;
 
 use crate::support::{World, assert_same, name, run, setup, tree};
@@ -60,6 +60,11 @@ async fn a_move_takes_everything_along_and_says_what_did_not_survive() {
     run(pass.sandbox(), "mkdir -p project/node_modules/a; touch project/node_modules/a/b").await;
     let background = sdk::Command::exec("sleep", ["1000"]).no_timeout();
     pass.sandbox().commands().start(background).await.expect("it runs on");
+    // What we start for ourselves is nobody's loss, and what we start for somebody is told in their words.
+    let helper = |number: &str| sdk::Command::exec("sleep", [number]).no_timeout();
+    for ours in [label::own(helper("2000")), label::on_behalf(helper("3000"), "\nnpm run watch\n")] {
+        pass.sandbox().commands().start(ours).await.expect("it runs on");
+    }
     drop(pass);
     let wanted: Vec<String> =
         tree(&workspace).await.into_iter().filter(|line| !line.contains("node_modules")).collect();
@@ -73,6 +78,8 @@ async fn a_move_takes_everything_along_and_says_what_did_not_survive() {
     let notices = workspace.enter().await.expect("it runs").notices();
     assert_eq!(notices.len(), 1, "{notices:?}");
     assert!(notices[0].contains("sleep 1000") && notices[0].contains("project/node_modules"), "{notices:?}");
+    assert!(notices[0].contains("npm run watch"), "{notices:?}");
+    assert!(!notices[0].contains("2000") && !notices[0].contains("3000"), "{notices:?}");
     assert!(matches!(workspace.move_to(&two, MoveOptions::default()).await, Err(WorkspaceError::AlreadyThere(..))));
 
     workspace.move_to(&"one".parse().expect("a name"), MoveOptions::default()).await.expect("and back");

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use sdk::{Chunk, Command, CommandError};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
+use workspace::label;
 
 use super::parse::nanoseconds;
 use crate::port::PortError;
@@ -60,7 +61,7 @@ pub(super) struct Partial {
 impl SandboxMachine {
     /// Runs a program in a directory and keeps what it said also when it has to be ended.
     pub(super) async fn bounded(&self, command: Command, limit: Duration) -> Result<Partial, CommandError> {
-        let command = command.timeout(limit + Duration::from_secs(5));
+        let command = label::own(command).timeout(limit + Duration::from_secs(5));
         let mut running = awake!(self, |sandbox| sandbox.commands().start(&command))?;
         let deadline = Instant::now() + limit;
         let mut partial = Partial { stdout: Vec::new(), stderr: Vec::new(), code: None };
