@@ -4,6 +4,7 @@
 mod breaker;
 mod local;
 mod orchestrator;
+mod placement;
 mod plan;
 mod resources;
 
@@ -16,7 +17,8 @@ use serde::Serialize;
 pub use breaker::{Admission, Breaker};
 pub use local::{LocalEndpoint, LocalServer, NoLocalServer};
 pub(crate) use orchestrator::CREATION;
-pub use orchestrator::{CreateRequest, Orchestrator, OrchestratorError, Placed, Skipped};
+pub use orchestrator::Orchestrator;
+pub use placement::{CreateRequest, OrchestratorError, Placed, Skipped};
 pub use plan::{Plan, PlanReached, Price};
 pub use resources::{Resources, ResourcesRefused};
 

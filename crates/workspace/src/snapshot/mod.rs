@@ -28,6 +28,7 @@ mod save;
 mod script;
 mod store;
 mod verify;
+mod upload;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +43,8 @@ pub use manifest::{ArchiveFacts, Entry, FilePath, Kind, Manifest};
 pub use prune::Pruned;
 pub use restore::{Flaw, RestoreError, Restored, Which};
 pub use save::{SaveError, Saved, SnapshotOptions};
-pub use store::{Condition, ConditionalPuts, Objects, S3Config, StoreError, Upload};
+pub use store::{Condition, ConditionalPuts, Objects, S3Config, StoreError};
+pub use upload::Upload;
 
 use script::Patience;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
@@ -20,21 +20,17 @@ use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
 use object_store::{
     ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig, UpdateVersion,
-    WriteMultipart,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 use super::listing::Object;
+use super::upload::Upload;
 
 /// For one request, or one step of a transfer.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 const RETRIES: usize = 3;
-/// S3 wants at least 5 MiB and at most 10,000 of them: this allows 80 GB.
-const PART: usize = 8 * 1024 * 1024;
-/// Parts on their way at once, so that a connection is never idle.
-const PARTS: usize = 2;
 /// Read at once. Each is a request of its own, so that a broken connection costs no more than this.
 const RANGE: u64 = 4 * 1024 * 1024;
 const PRIVATE: u32 = 0o600;
@@ -122,7 +118,7 @@ impl StoreError {
 /// A store of objects. Cheap to clone.
 #[derive(Clone)]
 pub struct Objects {
-    store: Arc<dyn ObjectStore>,
+    pub(super) store: Arc<dyn ObjectStore>,
     /// Where the objects are files.
     directory: Option<Arc<PathBuf>>,
     patience: Duration,
@@ -254,7 +250,7 @@ impl Objects {
     }
 
     /// Lets only its owner read an object that is a file. The library makes files as the process's umask says.
-    fn make_private(&self, key: &Key) {
+    pub(super) fn make_private(&self, key: &Key) {
         let Some(directory) = &self.directory else { return };
         let path = key.parts().fold(directory.as_ref().clone(), |path, part| path.join(part.as_ref()));
         if let Err(error) = std::fs::set_permissions(&path, std::fs::Permissions::from_mode(PRIVATE)) {
@@ -284,7 +280,7 @@ impl Objects {
 
     /// Begins an object of any size.
     pub fn upload(&self, key: Key) -> Upload {
-        Upload { objects: self.clone(), key, first: BytesMut::new(), parts: None }
+        Upload::begin(self.clone(), key)
     }
 
     /// A small object.
@@ -357,7 +353,7 @@ impl Objects {
         Ok(removed)
     }
 
-    async fn in_time<T>(
+    pub(super) async fn in_time<T>(
         &self,
         verb: &'static str,
         key: &Key,
@@ -379,73 +375,4 @@ impl fmt::Debug for Objects {
 fn is_unsupported(error: &StoreError) -> bool {
     let StoreError::Failed { source, .. } = error else { return false };
     matches!(**source, object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. })
-}
-
-/// An object on its way in. It is there once [`Upload::finish`] says so; dropping it leaves none.
-pub struct Upload {
-    objects: Objects,
-    key: Key,
-    /// Until there is enough for a first part.
-    first: BytesMut,
-    parts: Option<WriteMultipart>,
-}
-
-impl Upload {
-    /// Takes the next bytes, when the store has come far enough for that.
-    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        match &mut self.parts {
-            Some(parts) => {
-                self.objects.in_time("store", &self.key, parts.wait_for_capacity(PARTS)).await?;
-                parts.write(bytes);
-            }
-            None => {
-                self.first.extend_from_slice(bytes);
-                if self.first.len() >= PART {
-                    let begun = self.objects.store.put_multipart(&self.key);
-                    let upload = self.objects.in_time("begin to store", &self.key, begun).await?;
-                    let mut parts = WriteMultipart::new_with_chunk_size(upload, PART);
-                    parts.put(self.first.split().freeze());
-                    self.parts = Some(parts);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A part of it may be with the store.
-    pub(super) fn is_under_way(&self) -> bool {
-        self.parts.is_some()
-    }
-
-    /// Makes the object appear, whole.
-    pub async fn finish(self) -> Result<(), StoreError> {
-        let Self { objects, key, first, parts } = self;
-        match parts {
-            None => objects.create(&key, first.freeze()).await,
-            Some(mut parts) => {
-                while_parts_are_out(&objects, &key, &mut parts).await?;
-                objects.in_time("complete", &key, parts.finish()).await?;
-                objects.make_private(&key);
-                Ok(())
-            }
-        }
-    }
-
-    /// Gives up and takes back what was sent, as far as that can be done.
-    pub async fn abort(self) {
-        if let Some(parts) = self.parts {
-            let aborted = self.objects.in_time("give up", &self.key, parts.abort()).await;
-            if let Err(error) = aborted {
-                tracing::warn!(key = %self.key, error = %error, "an unfinished upload may be left in the store");
-            }
-        }
-    }
-}
-
-/// Each part has its own time.
-async fn while_parts_are_out(objects: &Objects, key: &Key, parts: &mut WriteMultipart) -> Result<(), StoreError> {
-    for most in (1..=PARTS).rev() {
-        objects.in_time("store", key, parts.wait_for_capacity(most)).await?;
-    }
-    Ok(())
 }

@@ -1,0 +1,85 @@
+//! Objects of any size on their way to a store: in parts that are joined at the end, and small ones by one request.
+
+use bytes::BytesMut;
+use object_store::path::Path as Key;
+use object_store::{ObjectStoreExt, WriteMultipart};
+
+use super::store::{Objects, StoreError};
+
+/// S3 wants at least 5 MiB and at most 10,000 of them: this allows 80 GB.
+const PART: usize = 8 * 1024 * 1024;
+/// Parts on their way at once, so that a connection is never idle.
+const PARTS: usize = 2;
+
+/// An object on its way in. It is there once [`Upload::finish`] says so; dropping it leaves none.
+pub struct Upload {
+    objects: Objects,
+    key: Key,
+    /// Until there is enough for a first part.
+    first: BytesMut,
+    parts: Option<WriteMultipart>,
+}
+
+impl Upload {
+    pub(super) fn begin(objects: Objects, key: Key) -> Self {
+        Self { objects, key, first: BytesMut::new(), parts: None }
+    }
+
+    /// Takes the next bytes, when the store has come far enough for that.
+    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        match &mut self.parts {
+            Some(parts) => {
+                self.objects.in_time("store", &self.key, parts.wait_for_capacity(PARTS)).await?;
+                parts.write(bytes);
+            }
+            None => {
+                self.first.extend_from_slice(bytes);
+                if self.first.len() >= PART {
+                    let begun = self.objects.store.put_multipart(&self.key);
+                    let upload = self.objects.in_time("begin to store", &self.key, begun).await?;
+                    let mut parts = WriteMultipart::new_with_chunk_size(upload, PART);
+                    parts.put(self.first.split().freeze());
+                    self.parts = Some(parts);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A part of it may be with the store.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// Makes the object appear, whole.
+    pub async fn finish(self) -> Result<(), StoreError> {
+        let Self { objects, key, first, parts } = self;
+        match parts {
+            None => objects.create(&key, first.freeze()).await,
+            Some(mut parts) => {
+                while_parts_are_out(&objects, &key, &mut parts).await?;
+                objects.in_time("complete", &key, parts.finish()).await?;
+                objects.make_private(&key);
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives up and takes back what was sent, as far as that can be done.
+    pub async fn abort(self) {
+        if let Some(parts) = self.parts {
+            let aborted = self.objects.in_time("give up", &self.key, parts.abort()).await;
+            if let Err(error) = aborted {
+                tracing::warn!(key = %self.key, error = %error, "an unfinished upload may be left in the store");
+            }
+        }
+    }
+}
+
+/// Each part has its own time.
+async fn while_parts_are_out(objects: &Objects, key: &Key, parts: &mut WriteMultipart) -> Result<(), StoreError> {
+    for most in (1..=PARTS).rev() {
+        objects.in_time("store", key, parts.wait_for_capacity(most)).await?;
+    }
+    Ok(())
+}
