@@ -15,7 +15,7 @@ Examples:
   sandbar workspace destroy shop --yes
   sandbar workspace destroy shop --yes --discard     also when its files cannot be saved any more
 
-Its files are saved before. Creating a workspace of the same name brings them back.")]
+Its files are saved before. Creating a workspace of the same name brings them back, and its dev server.")]
 pub(super) struct Destroy {
     /// The workspace
     name: WorkspaceName,

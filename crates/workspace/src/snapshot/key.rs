@@ -3,6 +3,8 @@
 //! ```text
 //! projects/{project}/snapshots/{YYYYMMDDTHHMMSSZ}.tar.gz           the files
 //! projects/{project}/snapshots/{YYYYMMDDTHHMMSSZ}.manifest.json    what they must be; a snapshot exists when this does
+//! projects/{project}/checks/{YYYYMMDDTHHMMSSZ}.json                what reading the archive showed
+//! projects/{project}/{name}                                        what is kept besides
 //! ```
 
 use std::fmt;
@@ -139,6 +141,11 @@ pub(crate) fn manifest(project: &ProjectId, stamp: Stamp) -> Key {
 /// Where it is remembered what a look at an archive showed. Not among the snapshots: it is none of their objects.
 pub(crate) fn check(project: &ProjectId, stamp: Stamp) -> Key {
     Key::from_iter(["projects", project.as_str(), "checks"]).join(format!("{stamp}.json"))
+}
+
+/// Of no snapshot.
+pub(crate) fn beside(project: &ProjectId, name: &str) -> Key {
+    Key::from_iter(["projects", project.as_str(), name])
 }
 
 /// One of the two objects of a snapshot.

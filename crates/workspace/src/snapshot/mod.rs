@@ -14,6 +14,7 @@
 //! needs a lease on it; within one process they wait for each other.
 
 mod archive;
+mod beside;
 mod browse;
 mod checked;
 mod complaint;
@@ -27,8 +28,8 @@ mod restore;
 mod save;
 mod script;
 mod store;
-mod verify;
 mod upload;
+mod verify;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -120,6 +120,9 @@ impl Core {
                 self.notice(note);
             }
         }
+        if own {
+            self.declare_remembered(&turn).await.map_err(|error| failed(error.into()))?;
+        }
         self.declare_found(&turn, &sandbox).await.map_err(|error| failed(error.into()))?;
         self.start_services(&sandbox, Start::AfterRestore).await;
         reach(Point::CreateSetUp).await;

@@ -15,6 +15,7 @@ mod notice;
 mod pass;
 mod pause;
 mod process;
+mod remembered;
 mod restore;
 mod settle;
 mod wake;

@@ -216,6 +216,7 @@ impl Core {
             let Place { provider, sandbox: id } = place;
             return Err(Unavailable::Unreachable { workspace: self.name.clone(), id, provider, reason }.into());
         }
+        self.remember().await;
         self.house.records.remove_workspace(&self.holding.lease()).await?;
         self.tell(EventKind::Destroyed { snapshot }).await;
         Ok(snapshot)

@@ -145,7 +145,7 @@ impl Workspaces {
     /// Makes a workspace. After a failure, or when the process was killed, calling again goes on from the failed step.
     ///
     /// Where the project has snapshots already, from a workspace of the same name before this one, its newest files are
-    /// there instead of what the set-up would have made.
+    /// there instead of what the set-up would have made, and so is its dev server unless the set-up declares one.
     ///
     /// # Errors
     /// [`SetupError`] names the step that failed.

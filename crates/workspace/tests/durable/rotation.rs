@@ -120,6 +120,17 @@ async fn a_declared_server_runs_again_after_every_change() {
     assert_ne!(installed().await, first, "what is left out of snapshots is made again");
     let notices = workspace.enter().await.expect("it runs").notices();
     assert!(notices.len() == 1 && notices[0].contains("project/dist"), "{notices:?}");
+
+    // Whoever makes it again gets what served its files along with them, or declares another.
+    workspace.destroy(Unsaved::Keep).await.expect("destroyed");
+    let again = workspaces.create(&name("served"), crate::support::setup()).await.expect("made again").workspace;
+    assert_eq!(ready(), 4);
+    again.destroy(Unsaved::Keep).await.expect("destroyed");
+    let another = DevServer::new("exec python3 -m http.server $PORT", 8124);
+    let another = sandbar_workspace::setup::Setup { dev_server: Some(another), ..crate::support::setup() };
+    let again = workspaces.create(&name("served"), another).await.expect("made again").workspace;
+    assert_eq!(ready(), 4, "not the one before");
+    again.destroy(Unsaved::Keep).await.expect("destroyed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
