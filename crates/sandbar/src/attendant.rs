@@ -1,6 +1,7 @@
 //! Keeps workspaces while no program is in them. Whoever works in one keeps it; between two commands nobody would, and a
 //! sandbox would end with all that was written since the last snapshot. So the server looks after every workspace of the
-//! records that its configuration leads to, with whichever provider it is.
+//! records that its configuration leads to, with whichever provider it is, and ends sandboxes that were made for one and that
+//! none of them names.
 //!
 //! Invariant: a workspace of this machine's provider is attended only by the server that has its sandbox. Another server of
 //! the same user, with another data directory, has the same records, would not find the sandbox and take it for lost.
@@ -20,6 +21,9 @@ use workspace::{Attendance, Attended, OpenError, ProviderName, WorkspaceName, Wo
 
 /// Between two looks at the records.
 const ROUND: Duration = Duration::from_secs(5);
+/// Between two looks for sandboxes that no record names. They are some minutes old before they are ended, so that none is
+/// which another process is just making.
+const SWEEP: Duration = Duration::from_secs(300);
 /// Between two tries to open them.
 const OPEN_AGAIN: Duration = Duration::from_secs(30);
 /// Replaced at the same time: each makes a sandbox and moves all files.
@@ -64,18 +68,32 @@ async fn attend(config: Config, ourselves: LocalEndpoint, node: Arc<Node>, stop:
         tasks: JoinSet::new(),
         unreadable: false,
     };
-    let mut ticks = tokio::time::interval(ROUND);
+    let mut sweeping = JoinSet::new();
+    let (mut ticks, mut sweeps) = (tokio::time::interval(ROUND), tokio::time::interval(SWEEP));
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             _ = ticks.tick() => rounds.look().await,
+            _ = sweeps.tick(), if sweeping.is_empty() => {
+                sweeping.spawn(sweep(rounds.workspaces.clone()));
+            }
+            Some(_) = sweeping.join_next() => {}
             Some(done) = rounds.tasks.join_next() => rounds.note(done),
         }
     }
+    // Whatever it has not ended yet is still there the next time.
+    sweeping.shutdown().await;
     while let Some(done) = rounds.tasks.join_next().await {
         rounds.note(done);
     }
     house.close(Due::LeftOut).await;
+}
+
+/// Ends the sandboxes of creations that nobody waited for to the end: their processes died, or gave up. It says which.
+async fn sweep(workspaces: Workspaces) {
+    if let Err(error) = workspaces.sweep().await {
+        debug!(%error, "left-over sandboxes were not looked for");
+    }
 }
 
 /// The records, as soon as they can be used, and which providers are this machine.

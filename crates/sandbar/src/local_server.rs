@@ -123,6 +123,31 @@ impl LocalServer for LocalStarter {
     }
 }
 
+/// The server that runs, for those who only look: none is started.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalFinder {
+    data: PathBuf,
+}
+
+impl LocalFinder {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self { data: config.data.clone() }
+    }
+}
+
+#[async_trait]
+impl LocalServer for LocalFinder {
+    async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
+        match data::find_server(&self.data) {
+            Ok(Found::Serving(ServerNote { url, api_key, .. })) => {
+                Ok(LocalEndpoint { url, api_key: Secret::from(api_key) })
+            }
+            Ok(_) => Err(NoLocalServer(format!("no server runs in {}", self.data.display()))),
+            Err(error) => Err(NoLocalServer(format!("cannot look into {}: {error}", self.data.display()))),
+        }
+    }
+}
+
 /// This very process, for what runs inside the server: it looks for no other, and starts none.
 #[derive(Debug, Clone)]
 pub(crate) struct Ourselves(pub(crate) LocalEndpoint);

@@ -34,4 +34,4 @@ pub use workspace::{
     HandedOver, LeftBehind, METADATA, MoveOptions, OpenError, Pass, PhaseCommit, SetupError, Unavailable, Unsaved,
     Workspace, WorkspaceError,
 };
-pub use workspaces::{Abandoned, Attendance, Attended, Created, Orphan, WorkspaceView, Workspaces};
+pub use workspaces::{Abandoned, Attendance, Attended, Created, Orphan, SandboxCondition, WorkspaceView, Workspaces};

@@ -135,6 +135,10 @@ impl Down {
             kept.unsaved.extend(found);
             node.close(Closing::End).await.context("cannot end the sandboxes")
         })?;
+        runtime::block_on(async {
+            save::note_ended(&place, &kept).await;
+            Ok(())
+        })?;
         self.report(server, by_server * usize::from(server.is_some()) + left, &kept);
         Ok(())
     }

@@ -14,6 +14,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
+use tracing::warn;
 use workspace::provider::LocalServer as _;
 use workspace::records::WorkspaceState;
 use workspace::{METADATA, OpenError, WorkspaceName, WorkspaceView};
@@ -140,4 +141,38 @@ async fn save_one(house: &House, named: &str, sandbox: &str) -> anyhow::Result<O
 
 fn is_in(view: &WorkspaceView, sandbox: &str) -> bool {
     view.sandbox.as_deref() == Some(sandbox)
+}
+
+/// Notes in this user's records which sandboxes are no more: they cost nothing from now on. What cannot be noted is found out
+/// when the workspace is next used.
+pub(super) async fn note_ended(place: &Place, kept: &Kept) {
+    let saved = kept.saved.iter().map(|saved| (saved.workspace.to_string(), &saved.sandbox));
+    let unsaved = kept.unsaved.iter().map(|unsaved| (unsaved.workspace.clone(), &unsaved.sandbox));
+    let ended: Vec<(String, &String)> = saved.chain(unsaved).collect();
+    if ended.is_empty() {
+        return;
+    }
+    let house = match House::looking(place).await {
+        Ok(house) => house,
+        Err(error) => return warn!(error = format!("{error:#}"), "the end of sandboxes was not noted"),
+    };
+    for (named, sandbox) in ended {
+        let noted = async {
+            let name: WorkspaceName = named.parse()?;
+            match house.workspaces().open(&name).await {
+                Ok(workspace) => {
+                    let noted = workspace.note_ended(sandbox).await;
+                    workspace.close().await;
+                    Ok(noted?)
+                }
+                // Another user's.
+                Err(OpenError::NotFound(_)) => Ok(()),
+                Err(error) => Err(anyhow::Error::new(error)),
+            }
+        };
+        if let Err(error) = noted.await {
+            warn!(workspace = named, error = format!("{error:#}"), "the end of its sandbox was not noted");
+        }
+    }
+    house.close(Due::LeftOut).await;
 }

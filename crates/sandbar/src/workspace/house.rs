@@ -5,7 +5,7 @@ use super::photographs::{self, Photographer, Previews, Wanted};
 use super::progress::Progress;
 use super::timeline::Timeline;
 use crate::config::{self, Config, Overrides};
-use crate::local_server::{LocalStarter, Ourselves};
+use crate::local_server::{LocalFinder, LocalStarter, Ourselves};
 use crate::sandbox::endpoint::{self, Endpoint};
 use crate::sandbox::values;
 use crate::screenshots::Pictures;
@@ -58,6 +58,13 @@ impl House {
         let config = Config::load(place.config.as_deref(), &overrides)?;
         let settings = Settings { lease_wait: place.wait, ..Settings::default() };
         Self::of(&config, starter(&config, place.config.as_deref())?, settings, silent).await
+    }
+
+    /// For those who only look: no server is started for them.
+    pub(crate) async fn looking(place: &Place) -> anyhow::Result<Self> {
+        let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
+        let config = Config::load(place.config.as_deref(), &overrides)?;
+        Self::of(&config, Arc::new(LocalFinder::new(&config)), Settings::default(), true).await
     }
 
     /// For those who have flags of their own and nothing to say about workspaces.

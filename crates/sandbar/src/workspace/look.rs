@@ -1,18 +1,89 @@
-//! `sandbar workspace list` and `show`: what is known of workspaces. Looking takes no lease and wakes nothing.
+//! `sandbar workspace list` and `show`: what is known of workspaces. Looking takes no lease, starts no server and wakes
+//! nothing; providers are asked what became of the sandboxes that are said to run.
 
 use super::{Session, house};
 use crate::sandbox::show::{Colour, Show, ahead, local_time, printable, span};
 use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
 use workspace::records::WorkspaceState;
-use workspace::{WorkspaceName, WorkspaceView};
+use workspace::{SandboxCondition, WorkspaceName, WorkspaceView, Workspaces};
+
+/// What the states mean, for both helps.
+const STATES: &str = "\
+States: ready; paused; unreachable: its provider does not answer, or this machine's server does not run (the next command \
+starts it); ended: its sandbox is gone, and the next command brings it back with its newest snapshot; stopped: the same, or \
+its own time was over; moving; setting_up.";
+
+/// What the records say, and what became of the sandbox.
+struct Seen {
+    view: WorkspaceView,
+    /// In place of what the record says.
+    state: State,
+    paused: bool,
+}
+
+/// How a workspace is, for people and programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    SettingUp,
+    Ready,
+    Moving,
+    Stopped,
+    Unreachable,
+    Ended,
+}
+
+impl Seen {
+    fn of(view: WorkspaceView, condition: Option<SandboxCondition>) -> Self {
+        let state = match (view.state, condition) {
+            (WorkspaceState::Ready, Some(SandboxCondition::Gone)) => State::Ended,
+            (WorkspaceState::Ready, Some(SandboxCondition::Unreachable)) => State::Unreachable,
+            (WorkspaceState::Ready, _) => State::Ready,
+            (WorkspaceState::SettingUp, _) => State::SettingUp,
+            (WorkspaceState::Moving, _) => State::Moving,
+            (WorkspaceState::Stopped, _) => State::Stopped,
+        };
+        let paused = view.paused || condition == Some(SandboxCondition::Paused);
+        Self { view, state, paused }
+    }
+
+    async fn all(workspaces: &Workspaces, views: Vec<WorkspaceView>) -> Vec<Self> {
+        let conditions = workspaces.conditions(&views).await;
+        views.into_iter().zip(conditions).map(|(view, condition)| Self::of(view, condition)).collect()
+    }
+
+    /// For programs.
+    fn object(&self) -> Value {
+        let mut object = json!(self.view);
+        object["state"] = json!(self.state);
+        object["paused"] = json!(self.paused);
+        object
+    }
+
+    fn told(&self, show: Show) -> String {
+        match self.state {
+            State::Ready if self.paused => show.paint(Colour::Yellow, "paused"),
+            State::Ready => show.paint(Colour::Green, "ready"),
+            State::SettingUp => show.paint(Colour::Yellow, "not set up"),
+            State::Moving => show.paint(Colour::Yellow, "moving"),
+            State::Stopped => show.paint(Colour::Dim, "stopped"),
+            State::Unreachable => show.paint(Colour::Red, "unreachable"),
+            State::Ended => show.paint(Colour::Dim, "ended"),
+        }
+    }
+}
 
 /// List workspaces.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(after_help = format!("\
 Examples:
   sandbar workspace list
-  sandbar workspace list --quiet                     names only
-  sandbar workspace list --json | jq -r '.[] | select(.paused) | .workspace'")]
+  sandbar workspace list --quiet                     names only; nobody is asked
+  sandbar workspace list --json | jq -r '.[] | select(.paused) | .workspace'
+
+{STATES}"))]
 pub(super) struct List {
     /// Print names only
     #[arg(long, short)]
@@ -21,38 +92,43 @@ pub(super) struct List {
 
 impl List {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let views = session.house.workspaces().list().await?;
+        let workspaces = session.house.workspaces();
+        let views = workspaces.list().await?;
         let show = session.show;
-        if show.json {
-            return Ok(show.object(&views)?);
-        }
-        if self.quiet {
+        if self.quiet && !show.json {
             return Ok(views.iter().try_for_each(|view| show.line(view.workspace.as_str()))?);
         }
-        if views.is_empty() {
+        let all = Seen::all(workspaces, views).await;
+        if show.json {
+            return Ok(show.object(&all.iter().map(Seen::object).collect::<Vec<_>>())?);
+        }
+        if all.is_empty() {
             eprintln!("no workspace; `sandbar workspace create NAME` makes one");
             return Ok(());
         }
-        let row = |view: &WorkspaceView| {
+        let row = |seen: &Seen| {
+            let view = &seen.view;
             vec![
                 view.workspace.to_string(),
-                state(show, view),
+                seen.told(show),
                 view.provider.to_string(),
                 view.sandbox.as_deref().map_or_else(|| "-".to_owned(), printable),
                 ahead(&view.expires_at.to_string()).map_or_else(|| "now".to_owned(), span),
             ]
         };
-        let rows: Vec<Vec<String>> = views.iter().map(row).collect();
+        let rows: Vec<Vec<String>> = all.iter().map(row).collect();
         Ok(show.table(&["WORKSPACE", "STATE", "PROVIDER", "SANDBOX", "ENDS IN"], &rows)?)
     }
 }
 
 /// Show everything that is known of a workspace.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(after_help = format!("\
 Examples:
   sandbar workspace show shop
-  sandbar workspace show shop --json | jq -r .sandboxID")]
+  sandbar workspace show shop --json | jq -r .sandboxID
+
+{STATES}"))]
 pub(super) struct ShowOne {
     /// The workspace
     name: WorkspaceName,
@@ -60,17 +136,20 @@ pub(super) struct ShowOne {
 
 impl ShowOne {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let view = session.house.workspaces().show(&self.name).await.map_err(house::explain)?;
+        let workspaces = session.house.workspaces();
+        let view = workspaces.show(&self.name).await.map_err(house::explain)?;
+        let Some(seen) = Seen::all(workspaces, vec![view]).await.pop() else { return Ok(()) };
         let show = session.show;
         if show.json {
-            return Ok(show.object(&view)?);
+            return Ok(show.object(&seen.object())?);
         }
+        let view = &seen.view;
         let moment = |at: jiff::Timestamp| local_time(&at.to_string());
         let left = ahead(&view.expires_at.to_string()).map_or_else(String::new, |left| format!(" (in {})", span(left)));
         let mut pairs = vec![
             ("workspace", view.workspace.to_string()),
             ("project", view.project_id.to_string()),
-            ("state", state(show, &view)),
+            ("state", seen.told(show)),
             ("provider", view.provider.to_string()),
         ];
         if let Some(sandbox) = &view.sandbox {
@@ -82,21 +161,11 @@ impl ShowOne {
         if let Some(server) = &view.dev_server {
             pairs.push(("dev server", printable(&format!("`{}` on port {}", server.command, server.port))));
         }
-        if let Some(end) = view.sandbox_ends_at.filter(|_| view.state == WorkspaceState::Ready && !view.paused) {
+        if let Some(end) = view.sandbox_ends_at.filter(|_| seen.state == State::Ready && !seen.paused) {
             pairs.push(("sandbox ends", format!("{}, unless it is extended or replaced before", moment(end))));
         }
         pairs.push(("created", moment(view.created_at)));
         pairs.push(("ends", format!("{}{left}", moment(view.expires_at))));
         Ok(show.pairs(&pairs)?)
-    }
-}
-
-fn state(show: Show, view: &WorkspaceView) -> String {
-    match view.state {
-        WorkspaceState::Ready if view.paused => show.paint(Colour::Yellow, "paused"),
-        WorkspaceState::Ready => show.paint(Colour::Green, "ready"),
-        WorkspaceState::SettingUp => show.paint(Colour::Yellow, "not set up"),
-        WorkspaceState::Moving => show.paint(Colour::Yellow, "moving"),
-        WorkspaceState::Stopped => show.paint(Colour::Dim, "stopped"),
     }
 }

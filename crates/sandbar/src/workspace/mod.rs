@@ -74,7 +74,11 @@ impl Workspace {
         logging::start_if_wanted()?;
         runtime::block_on(async {
             let show = Show::new(self.json);
-            let session = Session { house: House::open(&self.place, show.json).await?, show, place: self.place };
+            let house = match &self.command {
+                Command::List(_) | Command::Show(_) => House::looking(&self.place).await?,
+                _ => House::open(&self.place, show.json).await?,
+            };
+            let session = Session { house, show, place: self.place };
             let (done, due) = match self.command.run(&session).await {
                 Ok(Ended::ByItself(code)) => (Ok(code), Due::Taken),
                 Ok(Ended::By(stop)) => (Ok(stop.exit()), Due::LeftOut),

@@ -206,6 +206,15 @@ impl Workspace {
         self.held.core.keep_files().await
     }
 
+    /// Notes that somebody ended the sandbox behind the workspace's back: it costs nothing any more, and whoever works here
+    /// next gets another one. Nothing is noted of a sandbox that is not the workspace's own.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn note_ended(&self, sandbox: &str) -> Result<(), WorkspaceError> {
+        self.held.core.ended(sandbox).await
+    }
+
     /// Wakes the sandbox and what is declared to run in it.
     ///
     /// # Errors

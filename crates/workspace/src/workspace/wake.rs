@@ -238,6 +238,17 @@ impl Core {
         Ok(())
     }
 
+    /// The same, by the word of somebody who ended it. Of another sandbox than the workspace's own nothing is noted.
+    pub(super) async fn ended(&self, sandbox: &str) -> Result<(), WorkspaceError> {
+        let turn = self.turn().await;
+        self.check().await?;
+        let ready = self.seat().record.state == WorkspaceState::Ready;
+        match self.place().filter(|place| ready && place.sandbox.as_str() == sandbox) {
+            Some(place) => self.gone(&turn, &place).await,
+            None => Ok(()),
+        }
+    }
+
     /// The sandbox is gone without having been asked to: a new one takes its place.
     async fn lost(&self, turn: &Turn<'_>, place: &Place) -> Result<Woken, Unavailable> {
         self.gone(turn, place).await.map_err(|error| self.failed(error))?;

@@ -1,9 +1,13 @@
 //! What the server does for workspaces that nobody is in, and before it ends.
 
 use super::{Down, User, of};
-use crate::support::eventually;
 use crate::support::program::text;
+use crate::support::{Program, eventually};
+use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
+use uuid::Uuid;
+use workspace::METADATA;
+use workspace::records::{Creation, DatabaseRecords, Payer, UsageRecords as _};
 
 /// More than two lives of a sandbox of the plan below, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -23,6 +27,13 @@ fn kill_server(user: &User) {
     let note = std::fs::read(user.home.path().join("data/sandbar/server.json")).expect("a server runs");
     let note: serde_json::Value = serde_json::from_slice(&note).expect("JSON");
     testing::signal(note["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid"), "KILL");
+}
+
+/// Looking tells it, and starts no server.
+fn unreachable(user: &User) {
+    eventually("nobody answers for it", PATIENCE, || {
+        (of(&user.workspace.json(&["show", "shop"]), "state") == "unreachable").then_some(())
+    });
 }
 
 #[test]
@@ -60,10 +71,12 @@ fn down_saves_workspaces_first_with_and_without_a_server() {
         "{ended}"
     );
     assert_eq!((&ended["unsaved"], &ended["sandboxesEnded"]), (&serde_json::json!([]), &1.into()), "{ended}");
+    assert_eq!(of(&user.workspace.json(&["list"])[0], "state"), "stopped", "nothing runs, and nothing costs");
     assert_eq!(user.says("shop", "cat file"), "one\n", "it comes back with what was in no snapshot before");
 
     user.says("shop", "echo two >file");
     kill_server(&user);
+    unreachable(&user);
     let ended = user.down.run(&[]);
     assert!(ended.status.success() && text(&ended.stdout).contains("saved workspace shop"), "{ended:?}");
     assert_eq!(user.says("shop", "cat file"), "two\n", "a server was started to save it");
@@ -79,4 +92,40 @@ fn down_saves_workspaces_first_with_and_without_a_server() {
     assert_eq!(user.says("shop", "cat file"), "two\n", "nothing was");
     let ended = stranger.down.json(&["--yes"]);
     assert_eq!(of(&ended["unsaved"][0], "workspace"), "shop", "{ended}");
+}
+
+/// Notes that a sandbox was asked for so long ago, and makes one of that creation that no record of a workspace names.
+fn orphan(user: &User, sandbox: &Program, asked: SignedDuration) -> String {
+    let id = Uuid::new_v4();
+    let url = format!("sqlite://{}", user.home.path().join("data/sandbar/workspaces/records.sqlite").display());
+    let payer = Payer { project: "shop".to_owned(), job: None };
+    let provider = "local".parse().expect("a name");
+    let creation = Creation { id, at: Timestamp::now() - asked, provider, payer, sandbox: None };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let records = DatabaseRecords::open(&url.into()).await.expect("the user's records");
+        records.begin_creation(&creation).await.expect("noted");
+        records.close().await.expect("closed");
+    });
+    let pairs = [format!("{METADATA}=shop"), format!("sandbar.creation={id}")];
+    sandbox.must(&["create", "--timeout", "1h", "-m", &pairs[0], "-m", &pairs[1]]).trim().to_owned()
+}
+
+#[test]
+fn a_sandbox_that_nobody_waited_for_is_ended_by_the_server_and_a_new_one_is_not() {
+    let user = User::with(|program| program);
+    user.configure("listen = \"127.0.0.1:0\"\n");
+    let _down = Down(&user);
+    let own = of(&user.workspace.json(&["create", "shop"]), "sandboxID");
+    let sandbox = Program::new("sandbox").variable("XDG_DATA_HOME", user.home.path().join("data"));
+    let old = orphan(&user, &sandbox, SignedDuration::from_mins(10));
+    let new = orphan(&user, &sandbox, SignedDuration::ZERO);
+
+    kill_server(&user);
+    unreachable(&user);
+    assert_eq!(user.says("shop", "echo hi"), "hi\n", "another server takes over");
+    let there = || sandbox.must(&["list", "--quiet"]).lines().map(str::to_owned).collect::<Vec<_>>();
+    eventually("the old one is ended", PATIENCE, || (!there().contains(&old)).then_some(()));
+    let there = there();
+    assert!(there.contains(&own) && there.contains(&new), "another process may still be making it: {there:?}");
 }

@@ -76,6 +76,7 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     assert_eq!((&resumed["paused"], of(&resumed, "sandboxID")), (&json!(false), second.clone()));
 
     assert_eq!(server.call("DELETE", &format!("/sandboxes/{second}"), None).status, 204);
+    assert_eq!(of(&user.workspace.json(&["list"])[0], "state"), "ended", "looking tells what became of it");
     assert_eq!(user.says("shop", "cat kept"), "from here", "a lost sandbox comes back with the newest snapshot");
 
     let refused = user.workspace.fails(1, &["destroy", "shop"]);
