@@ -92,6 +92,14 @@ impl<'a> Sandbox<'a> {
         Ok(Run { first_output: first_output.context("the command printed nothing")?, end })
     }
 
+    /// Replaces what the sandbox may reach.
+    pub(crate) fn set_network(&mut self, body: &str) -> anyhow::Result<()> {
+        let (path, key) = (format!("/sandboxes/{}/network", self.id), self.key);
+        let headers = [("X-API-Key", key), ("Content-Type", "application/json")];
+        self.connection.send("PUT", &path, &headers, body.as_bytes())?.expect(204).context("network")?;
+        Ok(())
+    }
+
     pub(crate) fn pause(&mut self) -> anyhow::Result<Duration> {
         let (path, key) = (format!("/sandboxes/{}/pause", self.id), self.key);
         let headers = [("X-API-Key", key), ("Content-Type", "application/json")];

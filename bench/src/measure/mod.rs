@@ -3,6 +3,7 @@
 mod clients;
 mod commands;
 mod density;
+mod egress;
 mod pause;
 mod rotation;
 mod snapshots;
@@ -138,6 +139,7 @@ const STEPS: &[(&str, Step)] = &[
     ("create", commands::create),
     ("run", commands::warm),
     ("transfer", transfer::transfer),
+    ("egress", egress::egress),
     ("pause", pause::pause),
     ("clients", clients::clients),
     ("tools", tools::tools),
