@@ -58,7 +58,7 @@ pub(crate) async fn make(
 ) -> Result<Created, SandboxError> {
     let (created, defaults) = (Created::from(&record), record.defaults.clone());
     let (mut owner, handle) = Owner::new(world, record, State::Starting);
-    world.register_if_room(created.id.clone(), handle)?;
+    world.volumes.while_there(&owner.record().volumes, || world.register_if_room(created.id.clone(), handle)).await?;
     owner.start(beginning, repeatable).await?;
     tasks.spawn(owner.run());
     if let Some(live) = world.view(&created.id).and_then(|view| view.live) {

@@ -19,6 +19,9 @@ pub enum SandboxError {
     GuestUnresponsive(SandboxId),
     #[error("{limit} sandboxes hold memory on this machine, which is the most it allows")]
     Full { limit: usize },
+    /// It was deleted while a sandbox that mounts it was being made.
+    #[error("volume '{0}' not found")]
+    VolumeGone(String),
     #[error("the server is stopping")]
     Stopping,
     #[error(transparent)]

@@ -95,6 +95,23 @@ impl Volumes {
         known.values().map(|known| Arc::clone(&known.volume)).collect()
     }
 
+    /// Does `register` if all these are there. None of them can be deleted before it is done, and afterwards what was registered
+    /// keeps them.
+    pub(crate) async fn while_there(
+        &self,
+        mounts: &[VolumeMount],
+        register: impl FnOnce() -> Result<(), SandboxError>,
+    ) -> Result<(), SandboxError> {
+        if mounts.is_empty() {
+            return register();
+        }
+        let _turn = self.changing.lock().await;
+        match mounts.iter().find(|mount| self.find(&mount.volume).is_none()) {
+            Some(gone) => Err(SandboxError::VolumeGone(gone.name.clone())),
+            None => register(),
+        }
+    }
+
     fn insert(&self, volume: Volume, directory: OnceCell<VolumeDirectory>) -> Arc<Volume> {
         let volume = Arc::new(volume);
         let known = Known { volume: Arc::clone(&volume), directory: Arc::new(directory) };

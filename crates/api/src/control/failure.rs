@@ -88,6 +88,7 @@ impl From<SandboxError> for Failure {
             }
             SandboxError::GuestUnresponsive(_) => Self::new(StatusCode::CONFLICT, error.to_string())
                 .with_code("sandbox_snapshot_guest_agent_unresponsive"),
+            SandboxError::VolumeGone(_) => Self::bad_request(format!("volumeMounts: {error}")),
             SandboxError::Full { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()),
             SandboxError::Stopping | SandboxError::Engine(EngineError::NoSpace) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())

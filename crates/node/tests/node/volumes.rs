@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use sandbar_node::volume_content::{ContentError, Owner, VolumePath};
-use sandbar_node::{Closing, NewSandbox, VolumeError};
+use sandbar_node::{Closing, CreateError, NewSandbox, SandboxError, VolumeError};
 
 use crate::support::{Lab, new_sandbox};
 
@@ -55,4 +55,17 @@ async fn a_volume_that_a_sandbox_has_stays() {
     assert!(matches!(node.delete_volume(&volume.id).await, Err(VolumeError::InUse { .. })));
     node.kill(&id).await.expect("it ends");
     node.delete_volume(&volume.id).await.expect("nobody uses it");
+}
+
+#[tokio::test]
+async fn a_volume_that_is_deleted_on_the_way_is_told() {
+    let lab = Lab::new();
+    let node = lab.open().await;
+    let volume = node.create_volume("data").await.expect("it is made");
+    let mount = node.volume_mount("data", "/data").expect("it is there");
+    node.delete_volume(&volume.id).await.expect("nobody has it yet");
+    let refused =
+        node.create(NewSandbox { volumes: vec![mount], ..new_sandbox() }, None).await.expect_err("it is gone");
+    assert!(matches!(&refused, CreateError::Sandbox(SandboxError::VolumeGone(name)) if name == "data"), "{refused}");
+    assert!(lab.engine.boots().is_empty() && node.all().is_empty(), "nothing was made");
 }
