@@ -70,6 +70,10 @@ impl http_body::Body for Body {
 pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::Whole(None));
     *response.status_mut() = status;
+    // Where a body could be, JavaScript clients look for this before they read one; HTTP/2 does not say it by itself.
+    if status != StatusCode::NO_CONTENT {
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
     response
 }
 
@@ -87,4 +91,16 @@ pub(crate) fn whole(status: StatusCode, kind: &'static str, content: impl Into<B
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_answer_says_so_where_there_could_be_a_body() {
+        let length = |status| empty(status).headers().get(header::CONTENT_LENGTH).cloned();
+        assert_eq!(length(StatusCode::ACCEPTED), Some(HeaderValue::from_static("0")));
+        assert_eq!(length(StatusCode::NO_CONTENT), None);
+    }
 }

@@ -14,12 +14,16 @@ mod elsewhere;
 mod query;
 mod routing;
 mod server;
+mod tls;
 
 pub use content::Content;
 pub use elsewhere::Elsewhere;
 pub use server::serve;
 
 use std::fmt;
+use std::sync::Arc;
+
+use authority::Authority;
 
 /// How the node shows itself.
 #[derive(Clone)]
@@ -30,6 +34,8 @@ pub struct ApiConfig {
     pub domain: String,
     /// Offer what Sandbar adds to E2B; otherwise it is ignored as unknown.
     pub extensions: bool,
+    /// Signs what TLS clients are shown; absent: only plain connections are served.
+    pub authority: Option<Arc<Authority>>,
 }
 
 /// The key is a secret.

@@ -1,4 +1,5 @@
-//! The listener: accepts, serves HTTP/1.1 and cleartext HTTP/2 with upgrades, and stops in good order.
+//! The listener: accepts, serves HTTP/1.1 and HTTP/2 with upgrades, in the clear and over TLS on the same port, and stops in good
+//! order.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -16,6 +17,7 @@ use hyper_util::server::conn::auto;
 use node::Node;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -27,6 +29,7 @@ use crate::control;
 use crate::edge::{self, Edge};
 use crate::elsewhere::Elsewhere;
 use crate::routing::{Plane, plane};
+use crate::tls::{self, Tls};
 
 /// SDKs keep idle connections for 300 s, and real edges for 600 s; ours end last.
 const IDLE_PATIENCE: Duration = Duration::from_secs(900);
@@ -37,6 +40,14 @@ const FIRST_HEAD_PATIENCE: Duration = Duration::from_secs(30);
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Lets large transfers move in large pieces.
 pub(crate) const BUFFER_BYTES: usize = 512 << 10;
+/// SDKs put every request of a program on one HTTP/2 connection, and every running command is one.
+const MOST_STREAMS: u32 = 1024;
+/// What a client may send ahead of what is read, on one stream and on all of them. Not the same: an upload that a sandbox does
+/// not read must not hold up the others.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+/// HTTP/2 connections are asked for one, since nothing else ends those whose clients have vanished.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 /// After an accept that failed, for example for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -46,6 +57,8 @@ pub(crate) struct App {
     pub config: ApiConfig,
     pub edge: Edge,
     pub elsewhere: Elsewhere,
+    /// Absent: plain connections only.
+    tls: Option<Tls>,
 }
 
 /// Serves `node` on `listener`, and `elsewhere` what is for neither its control plane nor its sandboxes, until `stop`; then
@@ -60,7 +73,8 @@ pub async fn serve(
     let tasks = TaskTracker::new();
     // Tunnels and connections to sandboxes end with this; what is being answered gets STOP_PATIENCE first.
     let end = CancellationToken::new();
-    let app = Arc::new(App { node, config, edge: Edge::new(tasks.clone(), end.clone()), elsewhere });
+    let tls = config.authority.clone().map(|authority| Tls::new(authority, &config.domain));
+    let app = Arc::new(App { node, config, edge: Edge::new(tasks.clone(), end.clone()), elsewhere, tls });
     let mut connections = JoinSet::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         match accepted {
@@ -93,9 +107,23 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, app: Arc<App>, st
     let Some(Ok(Ok(1))) = stop.run_until_cancelled(spoken).await else {
         return debug!("a connection ended before it was used");
     };
+    let stream = match &app.tls {
+        Some(tls) if first == [tls::HANDSHAKE] => match stop.run_until_cancelled(tls.accept(stream)).await {
+            Some(Ok(stream)) => Either::Right(stream),
+            Some(Err(error)) => return debug!(%peer, %error, "a handshake failed"),
+            None => return debug!(%peer, "cut a handshake"),
+        },
+        _ => Either::Left(stream),
+    };
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE).max_buf_size(BUFFER_BYTES);
-    builder.http2().timer(TokioTimer::new()).adaptive_window(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MOST_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(SIGN_OF_LIFE);
     let asked = CancellationToken::new();
     let asking = asked.clone();
     let service = service_fn(move |request| {

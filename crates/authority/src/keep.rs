@@ -36,6 +36,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_NAME: usize = 64;
 
 pub(crate) struct Kept {
+    pub certificate: CertificateDer<'static>,
     pub certificate_pem: String,
     pub issuer: Issuer<'static, KeyPair>,
 }
@@ -66,7 +67,7 @@ fn make(directory: &Path, common_name: &str) -> Result<Kept, AuthorityError> {
     write(directory, KEY, &pem::encode("PRIVATE KEY", key.serialized_der()), 0o600).map_err(failed)?;
     write(directory, CERTIFICATE, &certificate_pem, 0o644).map_err(failed)?;
     tracing::info!(directory = %directory.display(), "made a certificate authority");
-    Ok(Kept { certificate_pem, issuer: Issuer::new(params, key) })
+    Ok(Kept { certificate: certificate.into(), certificate_pem, issuer: Issuer::new(params, key) })
 }
 
 fn params(common_name: &str) -> CertificateParams {
@@ -94,11 +95,11 @@ fn load(key: &[u8], certificate: Vec<u8>) -> Result<Kept, String> {
         .keys_match()
         .map_err(|_| format!("{KEY} does not belong to {CERTIFICATE}"))?;
     let mut roots = RootCertStore::empty();
-    roots.add(der).map_err(|error| bad(CERTIFICATE, &error))?;
+    roots.add(der.clone()).map_err(|error| bad(CERTIFICATE, &error))?;
     let subject = roots.roots.first().map_or(&[][..], |anchor| anchor.subject.as_ref());
     let name = common_name(subject).ok_or_else(|| format!("{CERTIFICATE} was not made by Sandbar"))?;
     let certificate_pem = String::from_utf8(certificate).map_err(|error| bad(CERTIFICATE, &error))?;
-    Ok(Kept { certificate_pem, issuer: Issuer::new(params(name), key) })
+    Ok(Kept { certificate: der, certificate_pem, issuer: Issuer::new(params(name), key) })
 }
 
 /// The name in a subject as [`make`] writes it: one set, one attribute, one short UTF-8 string.

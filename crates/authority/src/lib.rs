@@ -53,6 +53,10 @@ impl Authority {
         &self.kept.certificate_pem
     }
 
+    pub fn certificate_der(&self) -> &[u8] {
+        &self.kept.certificate
+    }
+
     /// Where [`Self::certificate_pem`] is on disk.
     pub fn certificate_path(&self) -> PathBuf {
         self.directory.join(CERTIFICATE)

@@ -18,6 +18,7 @@ mod guest_call;
 mod guest_files;
 mod guest_process;
 mod id;
+mod ingress;
 pub mod lifecycle;
 pub mod list;
 mod local;
@@ -47,6 +48,7 @@ pub use egress::{
 };
 pub use error::{CreateError, OpenError, SandboxError};
 pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
+pub use ingress::Ingress;
 pub use local::LocalEngine;
 pub use node::{Closing, Gate, Node, Seen};
 pub use owner::Resumed;

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::egress::Egress;
 use crate::id::{SandboxId, Token};
+use crate::ingress::Ingress;
 use crate::lifecycle::Kept;
 use crate::ports::Instance;
 use crate::template::{Defaults, Resolved, Template};
@@ -59,6 +60,7 @@ pub struct Record {
     /// As the last call said it; absent means allowed.
     pub allow_internet: Option<bool>,
     pub egress: Egress,
+    pub ingress: Ingress,
     pub volumes: Vec<VolumeMount>,
     pub on_timeout: OnTimeout,
     pub auto_resume: bool,
@@ -102,6 +104,7 @@ pub struct NewSandbox {
     pub public_traffic: bool,
     pub allow_internet: Option<bool>,
     pub egress: Egress,
+    pub ingress: Ingress,
     pub volumes: Vec<VolumeMount>,
     pub on_timeout: OnTimeout,
     pub auto_resume: bool,

@@ -1,6 +1,7 @@
 //! Configuration: file, then `SANDBAR_*` variables, then flags; the later wins. Nothing below the program reads the
 //! environment. An unknown key is an error that names it.
 
+use crate::hosts;
 use anyhow::{Context, bail};
 use engine::net::Trust;
 use figment::Figment;
@@ -24,6 +25,9 @@ pub(crate) struct Config {
     /// The key clients must send; absent: made once and kept in the data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<String>,
+    /// What SDKs append to name a port of a sandbox; absent: `localhost` with the listener's port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
     /// Offer what Sandbar adds to E2B.
     pub extensions: bool,
     /// End all sandboxes when the server stops.
@@ -102,6 +106,8 @@ pub(crate) struct Overrides {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub extensions: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ephemeral: Option<bool>,
@@ -112,6 +118,7 @@ const VARIABLES: &[&str] = &[
     "listen",
     "data",
     "api_key",
+    "domain",
     "extensions",
     "ephemeral",
     "sandboxes",
@@ -177,6 +184,7 @@ impl Config {
     /// What the types cannot say.
     fn check(&self) -> anyhow::Result<()> {
         self.egress.to_engine(&self.data)?;
+        self.domain.as_deref().map_or(Ok(()), hosts::check_domain)?;
         self.sandboxes.check().map_err(|wrong| anyhow::anyhow!("sandboxes.{wrong}"))?;
         let plain = |key: &str| {
             !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
@@ -195,6 +203,7 @@ impl Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 4980)),
             data: data.join("sandbar"),
             api_key: None,
+            domain: None,
             extensions: true,
             ephemeral: false,
             sandboxes: node::SandboxesConfig::default(),
@@ -288,6 +297,7 @@ mod tests {
         refused("[sandboxes]\nmemory_mb = 1", "sandboxes.memory_mb is 1");
         refused("[sandboxes]\ndisk_mb = 99999999", "sandboxes.disk_mb is 99999999");
         refused("api_key = \"a b\"", "api_key");
+        refused("domain = \"10.0.0.1\"", "an address");
         refused("api_key = \"\"", "api_key");
     }
 

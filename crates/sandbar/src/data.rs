@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// Held by the process that uses the directory; its presence says that the directory is Sandbar's.
 const LOCK: &str = "lock";
+/// Where authorities are. `sandbar trust` may be there before the first server.
+pub(crate) const AUTHORITY: &str = "authority";
 
 /// Who serves from this directory; written once the server is ready. Not `Debug`: it has the key.
 #[derive(Serialize, Deserialize)]
@@ -177,8 +179,10 @@ fn check_ours(path: &Path) -> anyhow::Result<()> {
     }
     let used_before = path.join(LOCK).exists();
     let mut found = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
-    // Workspaces may have been there first.
-    let foreign = |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != WORKSPACES);
+    // Workspaces and an authority may have been there first.
+    let foreign = |entry: std::io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name() != WORKSPACES && entry.file_name() != AUTHORITY)
+    };
     if !used_before && found.any(foreign) {
         bail!("{} holds other things already; name an empty or a new directory with --data", path.display());
     }

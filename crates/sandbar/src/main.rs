@@ -9,6 +9,7 @@ mod config_file;
 mod data;
 mod doctor;
 mod down;
+mod hosts;
 mod local_server;
 mod logging;
 mod mcp;
@@ -18,6 +19,7 @@ mod screenshots;
 mod studio;
 mod tool;
 mod tools;
+mod trust;
 mod up;
 mod usage;
 mod workspace;
@@ -44,6 +46,7 @@ Examples:
   sandbar mcp               the tools of a coding agent, for any MCP client
   sandbar user add ada      a user of the studio, which `sandbar up` serves with its dashboard
   sandbar usage             what workspaces used and what it costs
+  sandbar trust --install   have this machine trust https://PORT-SANDBOX.localhost:4980
   sandbar config init       a configuration file to begin with
   sandbar down              end the server and every sandbox
   sandbar completions bash  what your shell needs to complete all this
@@ -73,6 +76,7 @@ enum Command {
     Usage(usage::Usage),
     Studio(Box<studio::Serve>),
     User(studio::Users),
+    Trust(trust::Trust),
     Config(config_file::ConfigFile),
     Completions(completions::Completions),
 }
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         Command::Studio(studio) => studio.run().map(|()| ExitCode::SUCCESS),
         Command::User(users) => users.run().map(|()| ExitCode::SUCCESS),
         Command::Usage(usage) => usage.run().map(|()| ExitCode::SUCCESS),
+        Command::Trust(trust) => trust.run().map(|()| ExitCode::SUCCESS),
         Command::Config(config) => config.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => completions.run::<Arguments>().map(|()| ExitCode::SUCCESS),
     };

@@ -5,7 +5,8 @@ use crate::config::{Config, Overrides};
 use crate::data::{Busy, DataDirectory, ServerNote};
 use crate::local_server::Ourselves;
 use crate::studio::{Options, StudioFlags, Workshop};
-use crate::{doctor, logging, runtime};
+use crate::{doctor, hosts, logging, runtime};
+use ::authority::Authority;
 use ::studio::rest;
 use anyhow::{Context, bail};
 use api::{ApiConfig, Elsewhere};
@@ -34,12 +35,17 @@ Examples:
   sandbar up
   sandbar up --listen 127.0.0.1:0 --data /tmp/try --ephemeral  a throw-away server on a free port
   sandbar up --config sandbar.toml
+  sandbar up --listen 0.0.0.0:443 --domain sandbox.example     https://PORT-SANDBOX.sandbox.example
+
+The same port serves http and https. Certificates come from an authority of the data directory's own: `sandbar trust` prints \
+it, or has this machine trust it.
 
 A configuration file (default: $XDG_CONFIG_HOME/sandbar/config.toml). All keys are optional; these \
 are the defaults unless a comment says otherwise:
   listen = \"127.0.0.1:4980\"
   data = \"/root/.local/share/sandbar\"  # $XDG_DATA_HOME/sandbar
   api_key = \"e2b_0123\"            # absent: made once and kept in the data directory
+  domain = \"sandbox.example\"      # absent: localhost; what SDKs append to PORT-SANDBOX.
   extensions = true               # what Sandbar adds to E2B
   ephemeral = false               # true: end all sandboxes when the server stops
   [sandboxes]                     # what each gets unless its create says otherwise
@@ -76,6 +82,10 @@ pub(crate) struct Up {
     /// The key clients must send [default: made once and kept in the data directory]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
+    /// What SDKs append to PORT-SANDBOX. to name a port of a sandbox; all names below it must lead here
+    /// [default: localhost and the listener's port]
+    #[arg(long, value_name = "NAME[:PORT]")]
+    domain: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
     config: Option<PathBuf>,
@@ -101,6 +111,7 @@ impl Up {
             listen: self.listen,
             data: self.data,
             api_key: self.api_key,
+            domain: self.domain,
             extensions: self.no_extensions.then_some(false),
             ephemeral: self.ephemeral.then_some(true),
         };
@@ -162,6 +173,14 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
     if let Some(token) = workshop.as_ref().and_then(|workshop| workshop.token.as_ref()) {
         writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
     }
+    let domain = hosts::domain(config.domain.as_deref(), address);
+    let authority = open_authority(&directory);
+    if authority.is_some() {
+        writeln!(
+            out,
+            "# The same over https, also https://PORT-SANDBOX.{domain}, to clients that trust it: `sandbar trust`"
+        )?;
+    }
     writeln!(out, "ready: {url}")?;
     out.flush()?;
 
@@ -171,7 +190,7 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
         let router = rest::router(workshop.studio.clone(), &Workshop::face(&config), stop.clone());
         Elsewhere::new(TowerToHyperService::new(router))
     });
-    let face = ApiConfig { api_key, domain: domain(address), extensions: config.extensions };
+    let face = ApiConfig { api_key, domain, extensions: config.extensions, authority };
     let serving =
         tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere.unwrap_or_default(), stop.clone()));
     let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node));
@@ -218,6 +237,17 @@ async fn open_workshop(config: &Config, ourselves: &LocalEndpoint, options: Opti
         Ok(workshop) => Some(workshop),
         Err(error) => {
             eprintln!("sandbar: the studio is not served: {error:#}");
+            None
+        }
+    }
+}
+
+/// Signs for the server's hosts. Without it everything is served, but in the clear only.
+fn open_authority(directory: &DataDirectory) -> Option<Arc<Authority>> {
+    match hosts::authority(directory.path()) {
+        Ok(authority) => Some(Arc::new(authority)),
+        Err(error) => {
+            eprintln!("sandbar: https is not served: {error:#}");
             None
         }
     }
@@ -287,15 +317,6 @@ pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> any
     let engine = Arc::new(node::LocalEngine::new(engine));
     let node = Node::open(directory.path(), engine, config.sandboxes.clone()).await;
     node.context("cannot open the sandboxes' records")
-}
-
-/// What `get_host(port)` of the SDKs appends: browsers resolve every name under `localhost` to this machine.
-fn domain(address: SocketAddr) -> String {
-    if address.ip().is_loopback() || address.ip().is_unspecified() {
-        format!("localhost:{}", address.port())
-    } else {
-        address.to_string()
-    }
 }
 
 /// The signals that stop the server, and what each wants done with the sandboxes.

@@ -93,7 +93,7 @@ fn read(output: ChildStdout, ready: &mpsc::Sender<(String, String)>) {
 pub struct Server {
     running: Running,
     /// Last: removed when the server has ended.
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl Server {
@@ -116,7 +116,7 @@ impl Server {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
         let arguments = [&["--ephemeral"], arguments].concat();
         let launch = Launch { program: &program(), data: data.path(), arguments: &arguments, umask: "022" };
-        Self { running: Running::launch(launch), _data: data }
+        Self { running: Running::launch(launch), data }
     }
 
     /// `127.0.0.1:PORT`.
@@ -130,6 +130,17 @@ impl Server {
 
     pub fn key(&self) -> &str {
         &self.running.key
+    }
+
+    /// The same server over TLS, for clients that trust [`Server::certificate`].
+    pub fn https(&self) -> String {
+        let port = self.address().rsplit(':').next().expect("an address has a port");
+        format!("https://localhost:{port}")
+    }
+
+    /// Of the authority that signs for its hosts, in PEM.
+    pub fn certificate(&self) -> Vec<u8> {
+        std::fs::read(self.data.path().join("authority/hosts/certificate.pem")).expect("a server has one")
     }
 
     pub fn pid(&self) -> u32 {

@@ -83,6 +83,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
     let network = network.unwrap_or_default();
     network::check(&network)?;
     let egress = network::egress(&network, allow_internet_access)?;
+    let ingress = network::ingress(&network)?;
     let public_traffic = network.allow_public_traffic.unwrap_or(true);
     if !public_traffic && !secure {
         return Err(Failure::bad_request("network.allowPublicTraffic: private traffic needs a secured sandbox"));
@@ -109,6 +110,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
         public_traffic,
         allow_internet: allow_internet_access,
         egress,
+        ingress,
         volumes,
         on_timeout,
         auto_resume,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use http::{Request, StatusCode};
-use node::{EVERYTHING, Egress, EgressLists, EgressProxy, EgressProxyTls, InvalidEgress, SandboxId};
+use node::{EVERYTHING, Egress, EgressLists, EgressProxy, EgressProxyTls, Ingress, InvalidEgress, SandboxId};
 use protocol::guest::ENVD_PORT;
 use protocol::rest::{Network, NetworkUpdate};
 use serde::Deserialize;
@@ -22,18 +22,14 @@ const MOST_RULE_HEADERS: usize = 20;
 const LONGEST_DOMAIN: usize = 128;
 const LONGEST_HEADER_NAME: usize = 64;
 const LONGEST_HEADER_VALUE: usize = 2048;
+/// A name, `:` and a port, with room for `${PORT}`.
+const LONGEST_HOST: usize = 300;
 const MOST_IAM_TOKENS: usize = 5;
 /// Every connection is held against each of them.
 const MOST_ENTRIES: usize = 4096;
 
-/// Refuses what is wrong whether or not it is built, besides what the sandbox may reach: see [`egress`].
+/// Refuses what is wrong whether or not it is built, besides what the sandbox may reach and how it is reached: see [`egress`] and [`ingress`].
 pub(super) fn check(network: &Network) -> Result<(), Failure> {
-    if network.mask_request_host.as_ref().is_some_and(|host| !host.is_ascii()) {
-        return Err(Failure::bad_request("network.maskRequestHost must be ASCII"));
-    }
-    if network.https_ports.iter().flatten().any(|port| *port == u32::from(ENVD_PORT)) {
-        return Err(Failure::bad_request(format!("network.httpsPorts must not hold {ENVD_PORT}")));
-    }
     network.rules.as_ref().map_or(Ok(()), check_rules)
 }
 
@@ -47,6 +43,29 @@ pub(super) async fn update(app: &App, id: &SandboxId, request: Request<Content>)
     refuse_unbuilt(&network, None)?;
     app.node.set_egress(id, egress, allow_internet_access).await?;
     Ok(body::empty(StatusCode::NO_CONTENT))
+}
+
+/// How the sandbox's services are reached.
+pub(super) fn ingress(network: &Network) -> Result<Ingress, Failure> {
+    let mask_request_host = network.mask_request_host.clone().filter(|mask| !mask.is_empty());
+    if let Some(mask) = &mask_request_host {
+        if !mask.is_ascii() {
+            return Err(Failure::bad_request("network.maskRequestHost must be ASCII"));
+        }
+        if mask.len() > LONGEST_HOST || mask.bytes().any(|byte| !byte.is_ascii_graphic()) {
+            let message = format!("network.maskRequestHost must be a host name of at most {LONGEST_HOST} characters");
+            return Err(Failure::bad_request(message));
+        }
+    }
+    let https_ports = network.https_ports.iter().flatten().map(|port| match u16::try_from(*port) {
+        Ok(ENVD_PORT) => Err(Failure::bad_request(format!("network.httpsPorts must not hold {ENVD_PORT}"))),
+        Ok(0) | Err(_) => Err(Failure::bad_request(format!("network.httpsPorts: {port} is not a port"))),
+        Ok(port) => Ok(port),
+    });
+    let mut https_ports = https_ports.collect::<Result<Vec<_>, _>>()?;
+    https_ports.sort_unstable();
+    https_ports.dedup();
+    Ok(Ingress { mask_request_host, https_ports })
 }
 
 /// What a sandbox may reach, as the lists say.
@@ -190,15 +209,13 @@ pub(super) fn refuse_unbuilt(network: &Network, iam: Option<&Value>) -> Result<(
         deny_out: _,
         egress_cidrs: _,
         egress_proxy: _,
-        mask_request_host,
+        mask_request_host: _,
         rules: _,
         dns_servers: _,
-        https_ports,
+        https_ports: _,
     } = network;
     let has_tokens = iam.and_then(|iam| iam.get("tokens")?.as_object()).is_some_and(|tokens| !tokens.is_empty());
     let asked = [
-        ("network.maskRequestHost", mask_request_host.as_ref().is_some_and(|host| !host.is_empty())),
-        ("network.httpsPorts", https_ports.as_ref().is_some_and(|list| !list.is_empty())),
         ("iam", has_tokens),
     ];
     match asked.iter().find(|(_, asked)| *asked) {

@@ -94,6 +94,9 @@ pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {
         rules: Some(headers.into_iter().map(rule).collect::<BTreeMap<_, _>>()).filter(|rules| !rules.is_empty()),
         egress_proxy: proxy.as_ref().map(egress_proxy),
         dns_servers: some(dns_servers.iter().map(ToString::to_string).collect()),
+        mask_request_host: record.ingress.mask_request_host.clone(),
+        https_ports: Some(record.ingress.https_ports.iter().map(|port| u32::from(*port)).collect())
+            .filter(|ports: &Vec<u32>| !ports.is_empty()),
         ..Network::default()
     };
     SandboxDetail {

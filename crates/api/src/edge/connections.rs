@@ -12,9 +12,12 @@ use node::{Live, SandboxId};
 use protocol::guest::{ENVD_PORT, INTERPRETER_PORT, INTERPRETER_PREFIX};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Way;
+use super::secured::Securing;
 use crate::content::Content;
 use crate::routing::Target;
 use crate::server::BUFFER_BYTES;
@@ -30,6 +33,19 @@ pub(super) type Sender = SendRequest<Content>;
 #[derive(Default)]
 pub(super) struct Connections {
     idle: Mutex<HashMap<SandboxId, Arc<Idle>>>,
+    securing: Securing,
+}
+
+/// Why there is no connection.
+pub(super) enum OpenError {
+    Closed(io::Error),
+    NotSecured(io::Error),
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> Self {
+        Self::Closed(error)
+    }
 }
 
 /// Idle connections to the guest of one life of a sandbox.
@@ -73,29 +89,34 @@ impl Connections {
     /// A new connection to the port.
     pub(super) async fn open(
         &self,
-        live: &Arc<Live>,
+        Way { live, secured, .. }: &Way,
         target: &Target,
         tasks: &TaskTracker,
         end: &CancellationToken,
-    ) -> io::Result<Connection> {
+    ) -> Result<Connection, OpenError> {
         let to_guest = async {
             let stream = UnixStream::connect(live.machine.guest_socket()).await?;
             handshake(stream, live, tasks, end).await
         };
         let opening = async {
             if target.port == ENVD_PORT {
-                return Ok((to_guest.await?, ""));
+                return Ok::<_, OpenError>((to_guest.await?, ""));
             }
             match live.machine.dial(target.port).await {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
+                    let stream = if *secured {
+                        Either::Right(self.securing.secure(stream).await.map_err(OpenError::NotSecured)?)
+                    } else {
+                        Either::Left(stream)
+                    };
                     Ok((handshake(stream, live, tasks, end).await?, ""))
                 }
                 // An interpreter of the sandbox's own comes first; else the guest has one.
                 Err(error) if target.port == INTERPRETER_PORT && error.kind() == io::ErrorKind::ConnectionRefused => {
                     Ok((to_guest.await?, INTERPRETER_PREFIX))
                 }
-                Err(error) => Err(error),
+                Err(error) => Err(error.into()),
             }
         };
         let (sender, prefix) = tokio::time::timeout(DIAL_PATIENCE, opening).await.map_err(io::Error::from)??;

@@ -1,6 +1,5 @@
 //! One request through the edge and its answer back.
 
-use std::io;
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode, Uri, Version};
@@ -9,7 +8,8 @@ use hyper::upgrade::OnUpgrade;
 use node::Live;
 use tracing::debug;
 
-use super::connections::Connection;
+use super::Way;
+use super::connections::{Connection, OpenError};
 use super::headers::{clean_request, remove_hop_by_hop, set_upgrade, wanted_upgrade};
 use super::passing::Passing;
 use super::refusal::{Refusal, Style};
@@ -21,13 +21,14 @@ use crate::server::App;
 
 pub(super) async fn forward(
     app: &Arc<App>,
-    live: &Arc<Live>,
+    way: &Way,
     target: &Target,
     request: Request<Content>,
     style: Style,
 ) -> Response<Body> {
-    let (request, client) = prepare(app, request);
-    let exchange = exchange(app, live, target, request);
+    let live = &way.live;
+    let (request, client) = prepare(app, way, request);
+    let exchange = exchange(app, way, target, request);
     let exchanged = tokio::select! {
         biased;
         () = live.cut.cancelled() => Err(Refusal::NotFound),
@@ -42,12 +43,15 @@ pub(super) async fn forward(
 }
 
 /// Makes a client's request one of ours. Gives the client's side of an upgrade, if it asks for one.
-fn prepare(app: &App, mut request: Request<Content>) -> (Request<Content>, Option<OnUpgrade>) {
+fn prepare(app: &App, way: &Way, mut request: Request<Content>) -> (Request<Content>, Option<OnUpgrade>) {
     let upgrade = wanted_upgrade(request.headers());
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
     let (mut parts, content) = request.into_parts();
     let host = routing::host(&parts).to_owned();
     clean_request(&mut parts.headers, &host, &app.config.api_key);
+    if let Some(host) = &way.host {
+        parts.headers.insert(http::header::HOST, host.clone());
+    }
     if let Some(protocol) = upgrade {
         set_upgrade(&mut parts.headers, protocol);
     }
@@ -59,20 +63,20 @@ fn prepare(app: &App, mut request: Request<Content>) -> (Request<Content>, Optio
 /// Sends the request over a kept connection or a new one.
 async fn exchange(
     app: &App,
-    live: &Arc<Live>,
+    way: &Way,
     target: &Target,
     request: Request<Content>,
 ) -> Result<(Response<Incoming>, Connection), Refusal> {
     let edge = &app.edge;
     let mut request = request;
-    let mut kept = edge.connections.reuse(live, target);
+    let mut kept = edge.connections.reuse(&way.live, target);
     loop {
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            None => match edge.connections.open(live, target, &edge.tasks, &edge.end).await {
-                Ok(connection) => connection,
-                Err(error) => return Err(cannot_open(target, &error)),
-            },
+            None => {
+                let opened = edge.connections.open(way, target, &edge.tasks, &edge.end).await;
+                opened.map_err(|error| cannot_open(target, error))?
+            }
         };
         if !connection.prefix.is_empty() {
             *request.uri_mut() = below(connection.prefix, request.uri());
@@ -99,9 +103,13 @@ fn below(prefix: &str, uri: &Uri) -> Uri {
     format!("{prefix}{path}").parse().unwrap_or_else(|_| Uri::from_static("/"))
 }
 
-fn cannot_open(target: &Target, error: &io::Error) -> Refusal {
+fn cannot_open(target: &Target, error: OpenError) -> Refusal {
+    let (refusal, error) = match error {
+        OpenError::Closed(error) => (Refusal::PortClosed, error),
+        OpenError::NotSecured(error) => (Refusal::NotSecured, error),
+    };
     debug!(sandbox = %target.id, port = target.port, %error, "cannot connect");
-    Refusal::PortClosed
+    refusal
 }
 
 fn pass_on(

@@ -6,8 +6,10 @@
 mod connections;
 mod forward;
 mod headers;
+mod page;
 mod passing;
 mod refusal;
+mod secured;
 mod signed;
 mod token;
 mod tunnel;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use node::{Gate, Live, SandboxError};
+use node::{Gate, Live, Record, SandboxError, Standing};
 use protocol::guest::{CONTROL_PREFIX, ENVD_PORT, INIT_PATH};
 use protocol::headers::TRAFFIC_ACCESS_TOKEN;
 use subtle::ConstantTimeEq;
@@ -61,13 +63,33 @@ pub(crate) async fn serve(app: &Arc<App>, target: Target, request: Request<Conte
         return refusal::control_route(request.uri().path());
     }
     match reach(app, &target, request.headers()).await {
-        Ok(live) => forward::forward(app, &live, &target, request, style).await,
+        Ok(way) => forward::forward(app, &way, &target, request, style).await,
         Err(refusal) => refusal.answer(&target, style),
     }
 }
 
+/// The way into a sandbox.
+struct Way {
+    live: Arc<Live>,
+    /// What the service is to see as `Host`, if not what the client called.
+    host: Option<HeaderValue>,
+    /// Whether the service speaks TLS itself.
+    secured: bool,
+}
+
+impl Way {
+    fn new(live: Arc<Live>, record: &Record, target: &Target) -> Self {
+        if target.port == ENVD_PORT {
+            return Self { live, host: None, secured: false };
+        }
+        // What was kept was checked when it came.
+        let host = record.ingress.host(target.port).and_then(|host| HeaderValue::try_from(host).ok());
+        Self { live, host, secured: record.ingress.https_ports.contains(&target.port) }
+    }
+}
+
 /// Finds the way into the sandbox; wakes it when it wishes so and the caller may.
-async fn reach(app: &App, target: &Target, headers: &http::HeaderMap) -> Result<Arc<Live>, Refusal> {
+async fn reach(app: &App, target: &Target, headers: &http::HeaderMap) -> Result<Way, Refusal> {
     let (record, gate) = app.node.settled_gate(&target.id, CHANGE_PATIENCE).await.ok_or(Refusal::NotFound)?;
     if target.port != ENVD_PORT
         && let Some(token) = &record.traffic_token
@@ -78,11 +100,12 @@ async fn reach(app: &App, target: &Target, headers: &http::HeaderMap) -> Result<
         }
     }
     match gate {
-        Gate::Open(live) => Ok(live),
+        Gate::Open(live) => Ok(Way::new(live, &record, target)),
         Gate::Changing => Err(Refusal::Changing),
+        Gate::Closed if matches!(record.standing, Standing::Paused(_)) => Err(Refusal::Asleep),
         Gate::Closed => Err(Refusal::NotFound),
         Gate::Asleep => match app.node.wake(&target.id).await {
-            Ok(live) => Ok(live),
+            Ok(live) => Ok(Way::new(live, &record, target)),
             Err(SandboxError::NotFound(_) | SandboxError::NotRunning { .. }) => Err(Refusal::NotFound),
             Err(SandboxError::Full { .. }) => Err(Refusal::Full),
             Err(error) => {

@@ -1,10 +1,11 @@
-//! Why the edge does not lead on, as JSON for programs and as a page for people.
+//! Why the edge does not lead on, as JSON for programs and as a [page](super::page) for people.
 //!
 //! SDKs decide by the texts: "was not found" means not running, "port is not open" means running but out of reach.
 
 use http::{HeaderMap, Response, StatusCode, header};
 use serde::Serialize;
 
+use super::page;
 use crate::body::{self, Body};
 use crate::routing::Target;
 
@@ -13,9 +14,13 @@ pub(super) const NOT_FOUND: &str = "The sandbox was not found";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     NotFound,
+    /// Paused, and does not wake by itself. Programs are told what E2B tells them: that it was not found.
+    Asleep,
     PortClosed,
     /// The port accepted and hung up without an answer.
     NoAnswer,
+    /// The port was said to speak TLS, and does not.
+    NotSecured,
     TrafficTokenMissing,
     TrafficTokenWrong,
     Changing,
@@ -41,9 +46,11 @@ struct Wire<'a> {
 }
 
 impl Refusal {
-    fn status(self) -> StatusCode {
+    pub(super) fn status(self) -> StatusCode {
         match self {
-            Self::NotFound | Self::PortClosed | Self::NoAnswer | Self::CannotWake => StatusCode::BAD_GATEWAY,
+            Self::NotFound | Self::Asleep | Self::PortClosed | Self::NoAnswer | Self::NotSecured | Self::CannotWake => {
+                StatusCode::BAD_GATEWAY
+            }
             Self::TrafficTokenMissing | Self::TrafficTokenWrong => StatusCode::FORBIDDEN,
             Self::Changing => StatusCode::CONFLICT,
             Self::Full => StatusCode::TOO_MANY_REQUESTS,
@@ -52,9 +59,10 @@ impl Refusal {
 
     fn message(self) -> &'static str {
         match self {
-            Self::NotFound => NOT_FOUND,
+            Self::NotFound | Self::Asleep => NOT_FOUND,
             Self::PortClosed => "The sandbox is running but port is not open",
             Self::NoAnswer => "The sandbox closed the connection without an answer",
+            Self::NotSecured => "The sandbox does not speak TLS on this port, though httpsPorts names it",
             Self::TrafficTokenMissing => "The sandbox is private: header e2b-traffic-access-token is missing",
             Self::TrafficTokenWrong => "The sandbox is private: header e2b-traffic-access-token is wrong",
             Self::Changing => "The sandbox is being paused or resumed",
@@ -75,17 +83,7 @@ impl Refusal {
                     code: status.as_u16(),
                 },
             ),
-            // The ID is letters and digits, and the rest is ours: nothing to escape.
-            Style::Page => {
-                let Target { id, port } = target;
-                let page = format!(
-                    "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{message}</title>\
-                     <style>body{{font:16px/1.5 system-ui;margin:15vh auto;max-width:32em;padding:0 1em}}\
-                     code{{font-size:.9em}}</style><h1>{message}</h1>\
-                     <p>Sandbox <code>{id}</code>, port <code>{port}</code>.</p></html>"
-                );
-                body::whole(status, "text/html; charset=utf-8", page)
-            }
+            Style::Page => page::answer(self, target),
         }
     }
 }

@@ -106,7 +106,17 @@ async fn a_create_that_is_wrong_says_what() {
             "network.allowOut: the domain 'example.com' needs '0.0.0.0/0' in network.denyOut",
         ),
         (r#"{"templateID":"base","network":{"maskRequestHost":"ü"}}"#, 400, "network.maskRequestHost must be ASCII"),
+        (
+            r#"{"templateID":"base","network":{"maskRequestHost":"a b"}}"#,
+            400,
+            "network.maskRequestHost must be a host name of at most 300 characters",
+        ),
         (r#"{"templateID":"base","network":{"httpsPorts":[49983]}}"#, 400, "network.httpsPorts must not hold 49983"),
+        (
+            r#"{"templateID":"base","network":{"httpsPorts":[443,70000]}}"#,
+            400,
+            "network.httpsPorts: 70000 is not a port",
+        ),
         (
             r#"{"templateID":"base","volumeMounts":[{"name":"v","path":"a/b"}]}"#,
             400,

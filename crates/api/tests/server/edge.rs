@@ -97,6 +97,12 @@ async fn refusals_have_their_exact_form() {
     let page = server.send("GET /", &[("host", "80-iabc.localhost"), BROWSER], "").await;
     assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
     assert!(page.status == 502 && page.text().contains("The sandbox was not found"));
+    let page = server.send("GET /", &[("host", &format!("4444-{id}.localhost")), BROWSER], "").await;
+    assert!(page.status == 502 && page.text().contains("Nothing listens on port 4444"), "{}", page.text());
+    assert_eq!(page.header("cache-control"), Some("no-store"));
+    for outside in ["http:", "https:", "src=", "<script", "url("] {
+        assert!(!page.text().contains(outside), "the page fetches nothing: {outside}");
+    }
 
     for how in ["pause", "kill"] {
         let line =
@@ -106,6 +112,10 @@ async fn refusals_have_their_exact_form() {
             let answer = server.edge(&id, port, "GET /health").await;
             assert_eq!((answer.status.as_u16(), answer.json()), (502, not_found(&id)), "{how}");
         }
+        // People are told more than programs, which know one word for both.
+        let page = server.send("GET /", &[("host", &format!("80-{id}.localhost")), BROWSER], "").await;
+        let title = if how == "pause" { "The sandbox is asleep" } else { "The sandbox was not found" };
+        assert!(page.status == 502 && page.text().contains(title), "{how}: {}", page.text());
     }
 }
 
@@ -300,6 +310,8 @@ async fn private_traffic_needs_its_token() {
         assert_eq!((answer.status.as_u16(), &answer.json()["code"]), (403, &json!(403)));
         assert_eq!(answer.json()["sandboxId"], id);
     }
+    let page = server.send("GET /", &[("host", &format!("{port}-{id}.localhost")), BROWSER], "").await;
+    assert!(page.status == 403 && page.text().contains("The sandbox is private"), "{}", page.text());
     let answer = with(Some(token)).await;
     assert_eq!(answer.status, 200);
     assert!(!answer.text().contains(token), "the service does not learn the token");

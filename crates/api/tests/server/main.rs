@@ -7,4 +7,5 @@ mod network;
 mod secrets;
 mod snapshots;
 mod support;
+mod tls;
 mod volumes;

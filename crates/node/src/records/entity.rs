@@ -38,6 +38,8 @@ pub(super) mod sandbox {
         pub egress: Option<String>,
         /// Its volumes; absent in rows from before there were any.
         pub volumes: Option<String>,
+        /// How its services are reached; absent in rows from before that could be said.
+        pub ingress: Option<String>,
     }
 
     #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -11,7 +11,32 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(First), Box::new(Second), Box::new(Third), Box::new(Fourth), Box::new(Fifth), Box::new(Sixth)]
+        vec![
+            Box::new(First),
+            Box::new(Second),
+            Box::new(Third),
+            Box::new(Fourth),
+            Box::new(Fifth),
+            Box::new(Sixth),
+            Box::new(Seventh),
+        ]
+    }
+}
+
+/// How services of sandboxes are reached.
+struct Seventh;
+
+impl MigrationName for Seventh {
+    fn name(&self) -> &str {
+        "m0007_ingress"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Seventh {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let ingress = Table::alter().table("sandbox").add_column(string_null("ingress")).to_owned();
+        manager.alter_table(ingress).await
     }
 }
 

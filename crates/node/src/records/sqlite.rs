@@ -343,6 +343,7 @@ fn to_row(record: &Record) -> Result<sandbox::Model, Damage> {
         boot_id: record.boot_id.clone(),
         defaults: Some(serde_json::to_string(&record.defaults)?),
         egress: Some(serde_json::to_string(&record.egress)?),
+        ingress: Some(serde_json::to_string(&record.ingress)?),
         volumes: Some(serde_json::to_string(&record.volumes)?),
     })
 }
@@ -387,6 +388,7 @@ fn from_row(row: sandbox::Model) -> Result<Record, Damage> {
         boot_id: row.boot_id,
         defaults: row.defaults.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
         egress: row.egress.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
+        ingress: row.ingress.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
         volumes: row.volumes.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
     })
 }

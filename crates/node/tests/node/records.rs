@@ -11,7 +11,7 @@ use sandbar_node::memory::MemoryRecords;
 use sandbar_node::ports::{Instance, Records};
 use sandbar_node::records::SqliteRecords;
 use sandbar_node::{
-    Created, Egress, EgressLists, FilesId, Layer, OnTimeout, Record, Repeatable, Resources, SandboxId, Secret,
+    Created, Egress, EgressLists, FilesId, Ingress, Layer, OnTimeout, Record, Repeatable, Resources, SandboxId, Secret,
     Standing, Token, template,
 };
 
@@ -41,6 +41,7 @@ fn record() -> Record {
         traffic_token: None,
         allow_internet: Some(false),
         egress: egress(&["1.1.1.1", "*.example.com"], &["0.0.0.0/0"]),
+        ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443, 8443] },
         volumes: Vec::new(),
         on_timeout: OnTimeout::Pause(Kept::Files),
         auto_resume: true,
@@ -69,6 +70,7 @@ async fn keeps_every_field(records: &dyn Records) {
         defaults: template::Defaults::default(),
         allow_internet: None,
         egress: Egress::default(),
+        ingress: Ingress::default(),
         volumes: Vec::new(),
         mcp: None,
         ..record()

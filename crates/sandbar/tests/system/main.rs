@@ -4,6 +4,7 @@ mod agent;
 mod cli;
 mod config;
 mod egress;
+mod hosts;
 mod isolation;
 mod limits;
 mod mcp;

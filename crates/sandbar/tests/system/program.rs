@@ -110,7 +110,7 @@ fn variables_count_like_the_file() {
 
 #[test]
 fn every_command_helps_with_examples() {
-    for arguments in [&[][..], &["up"], &["down"], &["doctor"], &["sandbox"], &["completions"]] {
+    for arguments in [&[][..], &["up"], &["down"], &["doctor"], &["sandbox"], &["trust"], &["completions"]] {
         let arguments = &[arguments, &["--help"]].concat()[..];
         let done = sandbar(arguments);
         assert!(done.status.success() && text(&done.stdout).contains("Examples:"), "{arguments:?}");

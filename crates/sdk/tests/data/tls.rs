@@ -10,7 +10,8 @@ use http_body_util::BodyExt as _;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use sandbar_sdk::{
-    CallError, Client, ClientBuilder, Command, CommandError, Connect, FileEventKind, GoneReason, SandboxError, Watch,
+    CallError, Client, ClientBuilder, Command, CommandError, Connect, Create, FileEventKind, GoneReason, SandboxError,
+    Watch,
 };
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -187,4 +188,35 @@ async fn more_streams_than_a_connection_takes_are_spread() {
     .await;
     drop(sleepers);
     direct.kill().await.expect("it ends");
+}
+
+/// What the fronts above stand for, by the server itself.
+#[tokio::test]
+async fn the_server_speaks_tls_itself() {
+    let server = Server::shared(&[]);
+    let certificate = reqwest::Certificate::from_pem(&server.certificate()).expect("a certificate");
+    let builder = Client::builder().ignore_environment().api_key(server.key());
+    let builder = builder.api_url(server.https()).sandbox_url(server.https());
+    let client = builder.root_certificate(certificate).build().expect("valid options");
+    let sandbox = client.create(Create::template("base")).await.expect("a sandbox");
+    let (commands, files) = (sandbox.commands(), sandbox.files());
+    // More at once than a connection takes by default.
+    let sleepers = (0..250).map(|_| commands.start(Command::exec("sleep", ["100"])));
+    let sleepers = futures::future::try_join_all(sleepers).await.expect("all start");
+    assert_eq!(commands.run("echo out; exit 3").await.expect("it runs").exit.code, 3);
+    let content = Bytes::from((0..=255).cycle().take(5_000_000).collect::<Vec<u8>>());
+    files.write("/tmp/whole", content.clone()).await.expect("it is written");
+    assert!(files.read("/tmp/whole").await.expect("it is there") == content);
+    drop(sleepers);
+    let running = commands.start("sleep 100").await.expect("it starts");
+    server
+        .client()
+        .connect(sandbox.id(), Connect::default())
+        .await
+        .expect("it is there")
+        .kill()
+        .await
+        .expect("it ends");
+    let error = running.wait().await.expect_err("it is gone");
+    assert!(matches!(error, CommandError::SandboxGone { reason: GoneReason::Ended, .. }), "{error:?}");
 }

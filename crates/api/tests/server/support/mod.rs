@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use authority::Authority;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::combinators::BoxBody;
@@ -31,6 +32,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    pub(crate) authority: Arc<Authority>,
     pub(crate) engine: Arc<MemoryEngine>,
     pub(crate) node: Arc<Node>,
     pub(crate) seen: Arc<Mutex<HashMap<String, Seen>>>,
@@ -106,9 +108,16 @@ impl Server {
         .expect("the node opens");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address");
-        let config = ApiConfig { api_key: KEY.to_owned(), domain: format!("localhost:{}", address.port()), extensions };
+        let authority = Authority::open(&directory.path().join("authority"), "Sandbar test").expect("an authority");
+        let authority = Arc::new(authority);
+        let config = ApiConfig {
+            api_key: KEY.to_owned(),
+            domain: format!("localhost:{}", address.port()),
+            extensions,
+            authority: Some(Arc::clone(&authority)),
+        };
         tokio::spawn(serve(listener, Arc::clone(&node), config, elsewhere, stop.clone()));
-        Self { address, engine, node, seen, stop, _directory: directory }
+        Self { address, authority, engine, node, seen, stop, _directory: directory }
     }
 
     /// Sends one request on a connection of its own and gives the answer as it begins.

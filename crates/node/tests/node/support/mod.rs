@@ -16,7 +16,7 @@ use protocol::guest::{GuestConfig, LEASE_PATH, LOG_PATH, Lease, LogEntry, LogLev
 use sandbar_node::lifecycle::Kept;
 use sandbar_node::memory::{MemoryEngine, MemoryRecords};
 use sandbar_node::ports::Records;
-use sandbar_node::{Egress, NewSandbox, Node, OnTimeout, Resources, RuntimeClock, SandboxesConfig, template};
+use sandbar_node::{Egress, Ingress, NewSandbox, Node, OnTimeout, Resources, RuntimeClock, SandboxesConfig, template};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
@@ -79,6 +79,7 @@ pub(crate) fn new_sandbox() -> NewSandbox {
         public_traffic: true,
         allow_internet: None,
         egress: Egress::default(),
+        ingress: Ingress::default(),
         volumes: Vec::new(),
         on_timeout: OnTimeout::Kill,
         auto_resume: false,

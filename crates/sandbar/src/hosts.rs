@@ -1,0 +1,103 @@
+//! The hosts of the server: the domain that SDKs append to `<port>-<id>.` to name a port of a sandbox, and the authority that
+//! signs for them.
+
+use crate::data::AUTHORITY;
+use ::authority::Authority;
+use anyhow::{Context, bail};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+/// SDKs send what is under these to E2B, whatever server they were told to use.
+const OF_E2B: [&str; 2] = ["e2b.app", "e2b.dev"];
+/// A name has 253 characters; `<port>-<id>.` goes before it.
+const LONGEST: usize = 200;
+
+/// Refuses what could not be a domain, with or without a port behind it.
+pub(crate) fn check_domain(domain: &str) -> anyhow::Result<()> {
+    let (name, port) = split(domain);
+    if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port != 0)) {
+        bail!("domain: `{domain}` has no port behind its colon; leave the colon away for the listener's own");
+    }
+    if name.parse::<IpAddr>().is_ok() {
+        bail!("domain: `{domain}` is an address, and addresses have no names below them; use a DNS name");
+    }
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if name.len() > LONGEST || !name.split('.').all(is_label) {
+        bail!("domain: `{domain}` is not a DNS name such as `sandbox.example`, with or without a port behind it");
+    }
+    let name = name.to_ascii_lowercase();
+    if OF_E2B.iter().any(|own| name == *own || name.ends_with(&format!(".{own}"))) {
+        bail!("domain: `{domain}` belongs to E2B, and SDKs would send its traffic there; use a name of your own");
+    }
+    Ok(())
+}
+
+/// The domain of a server that listens at `address`. Browsers resolve every name under `localhost` to this machine.
+pub(crate) fn domain(configured: Option<&str>, address: SocketAddr) -> String {
+    /// SDKs always say `https`, which means this port where none is named.
+    const HTTPS: u16 = 443;
+    match configured.map(str::to_ascii_lowercase) {
+        Some(domain) if split(&domain).1.is_some() || address.port() == HTTPS => domain,
+        Some(domain) => format!("{domain}:{}", address.port()),
+        None if address.ip().is_loopback() || address.ip().is_unspecified() => format!("localhost:{}", address.port()),
+        None => address.to_string(),
+    }
+}
+
+/// The authority of a data directory's hosts, made at the first call. Another than the one for what leaves sandboxes: who
+/// trusts the one must not have to trust the other.
+pub(crate) fn authority(data: &Path) -> anyhow::Result<Authority> {
+    let machine = rustix::system::uname();
+    let name = match machine.nodename().to_string_lossy() {
+        machine if machine.is_empty() => "Sandbar hosts".to_owned(),
+        machine => format!("Sandbar hosts on {machine}"),
+    };
+    Authority::open(&data.join(AUTHORITY).join("hosts"), &name).context("no certificates can be signed")
+}
+
+fn split(domain: &str) -> (&str, Option<&str>) {
+    domain.split_once(':').map_or((domain, None), |(name, port)| (name, Some(port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(domain: &str, expected: &str) {
+        let error = check_domain(domain).expect_err(domain).to_string();
+        assert!(error.contains(expected) && error.contains(domain), "{error}");
+    }
+
+    #[test]
+    fn only_names_are_domains() {
+        for domain in ["sandbox.example", "localhost", "Sandbox.Example:8443", "a-b.c"] {
+            check_domain(domain).expect(domain);
+        }
+        refused("", "not a DNS name");
+        refused("a_b.example", "not a DNS name");
+        refused(".example", "not a DNS name");
+        refused("https://sandbox.example", "no port");
+        refused("sandbox.example:", "no port");
+        refused("sandbox.example:0", "no port");
+        refused("10.0.0.1", "an address");
+        refused("e2b.app", "belongs to E2B");
+        refused("my.E2B.dev", "belongs to E2B");
+    }
+
+    #[test]
+    fn the_port_is_the_listener_s_unless_it_is_named() {
+        let at = |address: &str| address.parse().expect("an address");
+        assert_eq!(domain(None, at("127.0.0.1:4980")), "localhost:4980");
+        assert_eq!(domain(None, at("0.0.0.0:4980")), "localhost:4980");
+        assert_eq!(domain(None, at("10.0.0.1:4980")), "10.0.0.1:4980");
+        assert_eq!(domain(Some("Sandbox.example"), at("0.0.0.0:4980")), "sandbox.example:4980");
+        assert_eq!(domain(Some("sandbox.example"), at("0.0.0.0:443")), "sandbox.example");
+        assert_eq!(domain(Some("sandbox.example:443"), at("0.0.0.0:4980")), "sandbox.example:443");
+    }
+}

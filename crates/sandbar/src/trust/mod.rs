@@ -1,0 +1,124 @@
+//! `sandbar trust`: the certificate of the authority that signs for the server's hosts, and the machine's trust in it.
+
+mod store;
+
+use crate::config::{Config, Overrides};
+use crate::sandbox::show::Show;
+use crate::{hosts, logging};
+use ::authority::Authority;
+use anyhow::Context;
+use clap::Args;
+use serde_json::json;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use store::{Change, Store};
+
+/// Print the certificate that makes https://… of this server trusted, or have this machine trust it.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar trust                      the certificate (PEM) on standard output, and how to use it
+  sandbar trust --install            every program that uses the system's store trusts it (as root)
+  sandbar trust --remove             and no longer
+  sandbar trust --path               the file that has it
+  sandbar trust --json | jq -r .sha256
+
+For one program only, without changing the system's store:
+  sandbar trust > sandbar.pem
+  cat /etc/ssl/certs/ca-certificates.crt sandbar.pem > roots.pem  # SSL_CERT_FILE takes the place of all others
+  SSL_CERT_FILE=roots.pem python app.py                           # E2B's Python SDK, httpx
+  REQUESTS_CA_BUNDLE=roots.pem python app.py                      # requests
+  NODE_EXTRA_CA_CERTS=sandbar.pem node app.js                     # E2B's JavaScript SDK
+  curl --cacert sandbar.pem https://localhost:4980/health
+
+With that, an SDK needs no more than these (for the default server):
+  E2B_API_KEY=… E2B_DOMAIN=localhost:4980
+
+Firefox, and Chromium on Linux, keep stores of their own: import the file in their settings, under certificates and \
+authorities. Names under `localhost` are known to browsers and curl; for other programs install libnss-myhostname, or give the \
+server a domain that your name server knows (`sandbar up --domain`).
+
+The authority belongs to one data directory and signs for `localhost`, the configured domain, what is below them, and the \
+machine's own addresses. Its key stays in that directory, for its owner only: whoever has it could pose as any host to \
+those who trust it.")]
+pub(crate) struct Trust {
+    /// Have this machine's store trust it
+    #[arg(long, conflicts_with_all = ["remove", "path"])]
+    install: bool,
+    /// Take it out of this machine's store
+    #[arg(long, conflicts_with = "path")]
+    remove: bool,
+    /// Print where the certificate is, and nothing else
+    #[arg(long)]
+    path: bool,
+    /// Print JSON for programs
+    #[arg(long)]
+    json: bool,
+    /// The data directory of the server [default: by XDG rules]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+impl Trust {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        logging::start_if_wanted()?;
+        let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
+        let config = Config::load(self.config.as_deref(), &overrides)?;
+        let authority = hosts::authority(&config.data)?;
+        let mut done = None;
+        if self.install || self.remove {
+            let store = Store::find()?;
+            let change = if self.install { store.install(&authority) } else { store.remove(&authority) };
+            done = Some(change.with_context(|| refused(&config.data, self.install))?);
+        }
+        self.tell(&authority, done.as_ref())
+    }
+
+    fn tell(&self, authority: &Authority, done: Option<&Change>) -> anyhow::Result<()> {
+        let show = Show::new(self.json);
+        let path = authority.certificate_path();
+        if self.json {
+            // A machine without a store that we know trusts nothing of ours.
+            let installed = Store::find().ok().and_then(|store| store.installed(authority));
+            return Ok(show.object(&json!({
+                "path": path,
+                "certificate": authority.certificate_pem(),
+                "sha256": store::fingerprint(authority),
+                "installed": installed.is_some(),
+                "installedAt": installed,
+                "changed": done.is_some_and(|change| change.changed),
+            }))?);
+        }
+        if let Some(change) = done {
+            return Ok(show.line(&change.said)?);
+        }
+        if self.path {
+            return Ok(show.line(path.display().to_string())?);
+        }
+        write!(std::io::stdout(), "{}", authority.certificate_pem())?;
+        // Beside it, so that `sandbar trust > sandbar.pem` has the certificate alone.
+        eprintln!(
+            "\nThis is also in {}. To have this machine trust it: `sandbar trust --install` as root.\n\
+             For one program: `sandbar trust > sandbar.pem`, then NODE_EXTRA_CA_CERTS=sandbar.pem for Node and \
+             `curl --cacert sandbar.pem`;\nSSL_CERT_FILE for Python takes the place of the system's roots: \
+             `sandbar trust --help` shows how to keep them.",
+            path.display()
+        );
+        Ok(())
+    }
+}
+
+/// What to say when the store could not be changed: mostly that only root may.
+fn refused(data: &Path, install: bool) -> String {
+    let (flag, what) =
+        if install { ("--install", "cannot have this machine trust it") } else { ("--remove", "cannot take it out") };
+    if rustix::process::geteuid().is_root() {
+        what.to_owned()
+    } else {
+        // Another user's default directory is another one.
+        format!("{what}: only root may; `sudo sandbar trust {flag} --data {}` does it", data.display())
+    }
+}

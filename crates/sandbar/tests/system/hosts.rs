@@ -1,0 +1,171 @@
+//! The server's hosts over TLS, by a client that is not ours: curl, which resolves what is under `localhost` by itself.
+
+use crate::support::server::PROGRAM;
+use crate::support::{Server, eventually};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+const TWENTY: Duration = Duration::from_secs(20);
+
+fn port(server: &Server) -> &str {
+    server.address.rsplit(':').next().expect("an address has a port")
+}
+
+/// Trusts the server's authority and nobody else.
+fn curl(server: &Server, arguments: &[&str]) -> Output {
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--max-time", "30", "--noproxy", "*", "--cacert"]);
+    command.arg(server.file("authority/hosts/certificate.pem")).args(arguments);
+    command.output().expect("curl is installed")
+}
+
+#[track_caller]
+fn body(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn one_port_serves_http_and_https_in_both_versions() {
+    let server = Server::start();
+    let sandbox = server.create();
+    let serve = "mkdir -p /tmp/www && echo hello from inside > /tmp/www/index.html && cd /tmp/www && \
+                 (setsid python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)";
+    sandbox.must("user", serve);
+    let host = format!("8000-{}.localhost:{}", sandbox.id, port(&server));
+    let version = ["--write-out", "%{http_version} %{response_code}"];
+    let ask = |flags: &[&str], url: &str| curl(&server, &[flags, &version, &[url]].concat());
+    eventually("the service in the sandbox answers", TWENTY, || {
+        let answer = ask(&[], &format!("https://{host}/"));
+        body(&answer).ends_with(" 200").then_some(())
+    });
+    for (flags, scheme, expected) in [
+        (&["--http1.1"][..], "https", "hello from inside\n1.1 200"),
+        (&["--http2"], "https", "hello from inside\n2 200"),
+        (&["--tls-max", "1.2", "--http2"], "https", "hello from inside\n2 200"),
+        (&["--http1.1"], "http", "hello from inside\n1.1 200"),
+        (&["--http2-prior-knowledge"], "http", "hello from inside\n2 200"),
+    ] {
+        assert_eq!(body(&ask(flags, &format!("{scheme}://{host}/"))), expected, "{flags:?}");
+    }
+    // The control plane, by its names and by an address, which clients do not name in the handshake.
+    let key = format!("X-API-Key: {}", server.key);
+    for name in ["localhost", "api.localhost", "127.0.0.1"] {
+        let url = format!("https://{name}:{}/v2/sandboxes", port(&server));
+        let listed: Value = serde_json::from_str(&body(&curl(&server, &["--header", &key, &url]))).expect("JSON");
+        assert_eq!(listed[0]["sandboxID"], json!(sandbox.id), "{name}");
+    }
+    // Programs get JSON, and people a page.
+    let closed = format!("https://4444-{}.localhost:{}/", sandbox.id, port(&server));
+    assert!(body(&curl(&server, &[&closed])).starts_with("{\"sandboxId\":"));
+    let page = body(&curl(&server, &["--user-agent", "Mozilla/5.0", "--header", "Accept: text/html", &closed]));
+    assert!(page.contains("<h1>Nothing listens on port 4444</h1>"), "{page}");
+    // A name that is not ours: no certificate, so nothing is served, whoever resolves it to this machine.
+    let resolve = format!("example.com:{}:127.0.0.1", port(&server));
+    let foreign = format!("https://example.com:{}/health", port(&server));
+    let refused = curl(&server, &["--insecure", "--resolve", &resolve, &foreign]);
+    assert_eq!(refused.status.code(), Some(35), "no handshake: {refused:?}");
+}
+
+#[test]
+fn a_domain_of_one_s_own_is_signed_for_and_told() {
+    let server = Server::with(&["--domain", "Sandbox.test"]);
+    let resolve = |name: &str| format!("{name}:{}:127.0.0.1", port(&server));
+    let (api, key) = ("api.sandbox.test", format!("X-API-Key: {}", server.key));
+    let url = format!("https://{api}:{}/v2/sandboxes", port(&server));
+    let create = ["--header", &key, "--json", "{\"templateID\":\"base\"}", "--resolve", &resolve(api), &url];
+    let made: Value = serde_json::from_str(&body(&curl(&server, &create))).expect("JSON");
+    let domain = made["domain"].as_str().expect("a domain");
+    assert_eq!(domain, format!("sandbox.test:{}", port(&server)));
+    // What SDKs make of it.
+    let name = format!("49983-{}.sandbox.test", made["sandboxID"].as_str().expect("an ID"));
+    let guest = format!("https://{name}:{}/health", port(&server));
+    let asked = curl(&server, &["--write-out", "%{response_code}", "--resolve", &resolve(&name), &guest]);
+    assert_eq!(body(&asked), "204");
+}
+
+#[test]
+fn strangers_who_do_not_finish_are_in_nobody_s_way() {
+    /// More than may shake hands at once.
+    const MANY: usize = 400;
+    let server = Server::start();
+    let url = format!("https://localhost:{}/health", port(&server));
+    let ask = || body(&curl(&server, &["--output", "/dev/null", "--write-out", "%{response_code}", &url]));
+    assert_eq!(ask(), "200");
+    let half: Vec<TcpStream> = (0..MANY)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&server.address).expect("the server listens");
+            stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc").expect("half a handshake");
+            stream
+        })
+        .collect();
+    // Plain requests are not concerned.
+    assert_eq!(server.call("GET", "/health", None).status, 200);
+    drop(half);
+    assert_eq!(ask(), "200", "their places are free again");
+    let mut rubbish = TcpStream::connect(&server.address).expect("the server listens");
+    rubbish.set_read_timeout(Some(TWENTY)).expect("a socket");
+    rubbish.write_all(b"\x16GET / HTTP/1.1\r\n\r\n").expect("it is sent");
+    let mut answer = Vec::new();
+    let ended = rubbish.read_to_end(&mut answer);
+    assert!(ended.is_err() || answer.first() == Some(&0x15), "an alert at most: {ended:?} {answer:?}");
+    assert_eq!(ask(), "200");
+}
+
+fn trust(data: &Path, arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(["trust", "--data"]).arg(data).args(arguments).output().expect("the program runs")
+}
+
+#[test]
+fn trust_prints_what_a_server_will_use() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let data = directory.path().join("data");
+    let certificate = body(&trust(&data, &[]));
+    assert!(
+        certificate.starts_with("-----BEGIN CERTIFICATE-----\n")
+            && certificate.ends_with("-----END CERTIFICATE-----\n")
+    );
+    assert!(!certificate.contains("PRIVATE"));
+    let path = body(&trust(&data, &["--path"]));
+    assert_eq!(std::fs::read_to_string(path.trim_end()).expect("the file"), certificate);
+    let told: Value = serde_json::from_str(&body(&trust(&data, &["--json"]))).expect("JSON");
+    assert_eq!((&told["certificate"], &told["installed"]), (&json!(certificate), &json!(false)), "{told:#}");
+    // As others see it.
+    let shown =
+        Command::new("openssl").args(["x509", "-noout", "-fingerprint", "-sha256", "-in", path.trim_end()]).output();
+    let shown = body(&shown.expect("openssl is installed")).replace(':', "").to_lowercase();
+    assert!(shown.contains(told["sha256"].as_str().expect("a text")), "{shown}");
+    let both = trust(&data, &["--install", "--remove"]);
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}
+
+/// In a mount namespace with a store of its own, so that this machine trusts nobody new.
+#[test]
+fn this_machine_trusts_and_forgets() {
+    let server = Server::start();
+    let script = "set -e
+        mount -t tmpfs none /usr/local/share
+        mkdir /usr/local/share/ca-certificates /usr/local/share/certs
+        cp -a /etc/ssl/certs/. /usr/local/share/certs
+        mount --bind /usr/local/share/certs /etc/ssl/certs
+        ask() { curl --silent --noproxy '*' --max-time 30 --output /dev/null --write-out '%{http_code}\\n' \"$3\" || true; }
+        ask \"$@\"
+        \"$1\" trust --data \"$2\" --install
+        \"$1\" trust --data \"$2\" --install --json
+        ask \"$@\"
+        \"$1\" trust --data \"$2\" --remove
+        ask \"$@\"
+        find /etc/ssl/certs -xtype l -name 'sandbar-*'";
+    let url = format!("https://localhost:{}/health", port(&server));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", PROGRAM]).arg(server.data()).arg(&url);
+    let said = body(&command.output().expect("unshare runs"));
+    let answers: Vec<&str> = said.lines().filter(|line| line.len() == 3 && line.parse::<u16>().is_ok()).collect();
+    assert_eq!(answers, ["000", "200", "000"], "{said}");
+    assert!(said.contains("This machine trusts the server's hosts") && said.contains("\"installed\": true"), "{said}");
+    assert!(said.contains("is removed") && !said.contains("/etc/ssl/certs/sandbar-"), "nothing dangles: {said}");
+}
