@@ -163,7 +163,7 @@ class Internet:
                 query, client = self._names.recvfrom(4096)
             except OSError:
                 return  # Closed: the run is over.
-            self._names.sendto(_answer(query), client)
+            self._names.sendto(answer(query, NAMES.get), client)
 
     def __exit__(self, *_) -> None:
         for child in reversed(self._children):
@@ -176,14 +176,14 @@ class Internet:
         subprocess.run(["ip", "link", "del", getattr(self, "_link", "none")], capture_output=True)
 
 
-def _answer(query: bytes) -> bytes:
-    """To a one-question query: an A record, nothing for other types, or "no such name"."""
+def answer(query: bytes, known) -> bytes:
+    """To a one-question query: the A record of a known name, nothing for other types, or "no such name"."""
     at, labels = 12, []
     while query[at]:
         labels.append(query[at + 1 : at + 1 + query[at]].decode("ascii", "replace").lower())
         at += 1 + query[at]
     question = query[12 : at + 5]
-    address = NAMES.get(".".join(labels))
+    address = known(".".join(labels))
     found = address is not None and question[-4:-2] == b"\x00\x01"
     flags = 0x8180 if address else 0x8183
     reply = query[:2] + struct.pack(">HHHHH", flags, 1, int(found), 0, 0) + question

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import environments  # noqa: E402
 import report  # noqa: E402
+from hosts import Hosts  # noqa: E402
 from internet import Internet  # noqa: E402
 from server import OwnServer, ServerError, Target  # noqa: E402
 
@@ -37,7 +38,7 @@ CYCLES = 20
 
 def main() -> int:
     arguments = _arguments()
-    partial = arguments.quick or arguments.only or arguments.filter or arguments.cycles != CYCLES
+    partial = arguments.quick or arguments.only or arguments.filter or arguments.https or arguments.cycles != CYCLES
     if arguments.check and partial:
         return _fail("--check needs a whole run")
     columns = environments.columns(with_newest=not arguments.no_newest)
@@ -54,6 +55,7 @@ def main() -> int:
 
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
+        hosts = None
         if arguments.url:
             target = Target(arguments.url, arguments.sandbox_url or arguments.url, arguments.key)
         else:
@@ -61,10 +63,12 @@ def main() -> int:
                 internet = stack.enter_context(Internet(environments.CACHE / "internet"))
                 options = internet.options + (arguments.server_option or [])
                 target = stack.enter_context(OwnServer(arguments.server, environments.CACHE / "servers", options))
-                os.environ.update(internet.environment)
+                hosts = stack.enter_context(Hosts(environments.CACHE / "hosts", target.certificate))
+                os.environ.update(internet.environment | hosts.environment)
+                target = target.over_tls() if arguments.https else target
             except ServerError as error:
                 return _fail(str(error))
-        results = _run(columns, target, arguments)
+        results = _run(columns, target, hosts, arguments)
     seconds = time.monotonic() - started
     return _conclude(results, arguments, partial, seconds)
 
@@ -85,11 +89,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--soak", action="store_true", help="only the pause/resume cycles, 100 of them; nothing is written")
     parser.add_argument("--workers", type=int, default=3, help="columns at once (default 3)")
     parser.add_argument("--concurrency", type=int, default=3, help="scenarios at once in a column (default 3)")
+    parser.add_argument("--https", action="store_true", help="everything over TLS, for SDKs then HTTP/2; nothing is written")
     parser.add_argument("--no-newest", action="store_true", help="do not ask the registries for newer releases")
     parser.add_argument("--json", type=Path, help="write every outcome, with traces, to this file")
     arguments = parser.parse_args()
     if bool(arguments.server) == bool(arguments.url) and not arguments.prepare:
         parser.error("give either --server or --url")
+    if arguments.https and not arguments.server:
+        parser.error("--https needs --server, whose authority can be trusted")
     if arguments.soak:
         arguments.filter, arguments.cycles = "cycles", 100
     if arguments.server:
@@ -99,7 +106,7 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _run(columns: list[environments.Column], target: Target, arguments) -> list[report.Results]:
+def _run(columns: list[environments.Column], target: Target, hosts: Hosts | None, arguments) -> list[report.Results]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("E2B_")}
     environment |= target.environment() | {"SANDBAR_CONFORMANCE_CYCLES": str(arguments.cycles)}
     environment |= {"PYTHONDONTWRITEBYTECODE": "1", "NO_PROXY": "*"}
@@ -110,7 +117,8 @@ def _run(columns: list[environments.Column], target: Target, arguments) -> list[
     def column(one: environments.Column) -> report.Results:
         result = report.Results(one.title, "http" if one.language == "http" else "sdk", one.pinned)
         started = time.monotonic()
-        _child(one.command(options), environment, result, lock)
+        command = one.command(options)
+        _child(hosts.within(command) if hosts else command, environment, result, lock)
         with lock:
             seconds = time.monotonic() - started
             passed, failed = result.count("passed") + result.count("unbuilt"), len(result.failures)

@@ -1,5 +1,6 @@
 """Starts a Sandbar of our own for one run, and ends it whatever happens."""
 
+import dataclasses
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,13 @@ class Target:
     key: str
     # Of the studio's first user.
     token: str | None = None
+    # Of the authority that signs for its hosts, when it is ours to know.
+    certificate: Path | None = None
+
+    def over_tls(self) -> "Target":
+        """The same server by the name its certificate is for."""
+        secured = f"https://localhost:{urllib.parse.urlsplit(self.url).port}"
+        return dataclasses.replace(self, url=secured, sandbox_url=secured)
 
     def environment(self) -> dict[str, str]:
         urls = {"E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.sandbox_url, "E2B_VOLUME_API_URL": self.url}
@@ -84,7 +93,9 @@ class OwnServer:
         if not re.search(r"^ready: http", text, re.M) or "E2B_API_KEY" not in exported:
             return None
         url = exported["E2B_API_URL"]
-        return Target(url, exported.get("E2B_SANDBOX_URL", url), exported["E2B_API_KEY"], exported.get("SANDBAR_TOKEN"))
+        certificate = self._data / "authority" / "hosts" / "certificate.pem"
+        sandbox_url, token = exported.get("E2B_SANDBOX_URL", url), exported.get("SANDBAR_TOKEN")
+        return Target(url, sandbox_url, exported["E2B_API_KEY"], token, certificate)
 
     def __exit__(self, *_) -> None:
         """Ends the server: by its own way first, then by force."""

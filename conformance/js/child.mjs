@@ -18,15 +18,16 @@ const { values } = parseArgs({
 })
 
 // Bare imports resolve from this file's folder; the SDK lives in the cache, so it is imported by its path.
-async function load(name) {
+function find(name) {
   const root = join(values.sdk, 'node_modules', name)
   const { module } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
-  return import(pathToFileURL(join(root, module)))
+  return pathToFileURL(join(root, module)).href
 }
-const sdk = await load('e2b')
-const interpreter = await load('@e2b/code-interpreter')
+const module = find('e2b')
+const sdk = await import(module)
+const interpreter = await import(find('@e2b/code-interpreter'))
 
 const folder = join(dirname(fileURLToPath(import.meta.url)), 'scenarios')
 for (const file of readdirSync(folder).sort()) await import(pathToFileURL(join(folder, file)))
-await runAll({ sdk, interpreter }, { ...values, concurrency: Number(values.concurrency) })
+await runAll({ sdk, interpreter, module }, { ...values, concurrency: Number(values.concurrency) })
 process.exit(0)

@@ -3,6 +3,7 @@
 
 import { randomUUID } from 'node:crypto'
 import http from 'node:http'
+import https from 'node:https'
 
 const DEFAULT_DEADLINE = 40
 const RUN_ID = randomUUID().slice(0, 8)
@@ -70,7 +71,7 @@ export async function raises(kind, promise) {
 /** One plain HTTP request on its own connection. */
 export function request(method, url, headers = {}, body = undefined) {
   return new Promise((resolve, reject) => {
-    const call = http.request(url, { method, headers, agent: false, timeout: 20_000 }, (response) => {
+    const call = (url.startsWith('https:') ? https : http).request(url, { method, headers, agent: false, timeout: 20_000 }, (response) => {
       const chunks = []
       response.on('data', (chunk) => chunks.push(chunk))
       response.on('error', reject)
@@ -96,9 +97,11 @@ export function formFile(name, content) {
 
 /** What one scenario uses: the SDK's exports, and helpers that clean up after it. */
 class Scope {
-  constructor({ sdk, interpreter }, name) {
+  constructor({ sdk, interpreter, module }, name) {
     this.sdk = sdk
     this.interpreter = interpreter
+    // Where the SDK is, for programs of their own.
+    this.module = module
     this.Sandbox = sdk.Sandbox
     this.mark = `${RUN_ID}-js-${name}`
     this.url = process.env.E2B_API_URL.replace(/\/$/, '')

@@ -10,12 +10,15 @@ import importlib.util
 import inspect
 import os
 import time
+import typing
 import uuid
 
 import e2b
 import wire
 from harness import Absent, until
 
+# Whether names under `localhost` resolve here, and their certificates are trusted.
+HTTPS = bool(os.environ.get("SANDBAR_CONFORMANCE_HTTPS"))
 RUN_ID = uuid.uuid4().hex[:10]
 
 
@@ -30,6 +33,22 @@ def _reads_is_symlink() -> bool:
     except ImportError:
         return False
     return hasattr(filesystem_pb.EntryInfo, "is_symlink")
+
+
+def _network_options() -> set[str]:
+    from e2b.sandbox import sandbox_api
+
+    options = getattr(sandbox_api, "SandboxNetworkOpts", None)
+    return set(typing.get_type_hints(options)) if options else set()
+
+
+def _reaches_interpreter() -> bool:
+    """The oldest ones go by the sandbox's host name and TLS only, whatever URL they are given."""
+    if importlib.util.find_spec("e2b_code_interpreter") is None:
+        return False
+    import e2b_code_interpreter
+
+    return HTTPS or "get_host" not in inspect.getsource(e2b_code_interpreter.Sandbox._jupyter_url.fget)
 
 
 class Sdk:
@@ -87,7 +106,10 @@ class Sdk:
             "update_network": hasattr(self.Sandbox, "update_network"),
             "volume": hasattr(e2b, "Volume"),
             "secret": hasattr(e2b, "Secret"),
-            "code_interpreter": importlib.util.find_spec("e2b_code_interpreter") is not None,
+            "code_interpreter": _reaches_interpreter(),
+            "network.mask": "mask_request_host" in _network_options(),
+            "network.https_ports": "https_ports" in _network_options(),
+            "https": HTTPS,
         }
         return {name for name, there in found.items() if there}
 

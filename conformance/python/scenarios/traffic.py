@@ -19,8 +19,8 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
 """
 
 
-async def _serve(sdk, box, headers=None):
-    await sdk.do(box.files.write, "server.py", SERVER)
+async def _serve(sdk, box, headers=None, program=SERVER):
+    await sdk.do(box.files.write, "server.py", program)
     await (await sdk.start(box, "exec python3 server.py", timeout=0)).disconnect()
 
     async def answers():
@@ -69,6 +69,30 @@ async def scenario_private_traffic(sdk):
     equal((await sdk.do(box.commands.run, "echo sdk")).stdout, "sdk\n", "the SDK needs no traffic token")
     public = await sdk.create()
     equal(public.traffic_access_token, None, "token of a public sandbox")
+
+
+@proves("ports.masked", needs="network.mask")
+async def scenario_masked_host(sdk):
+    box = await sdk.create(network={"mask_request_host": "${PORT}-app.test"})
+    await _serve(sdk, box)
+    equal((await sdk.port(box, 8000)).text, "/ host=8000-app.test", "what the service sees")
+
+
+@proves("ports.https", needs="network.https_ports")
+async def scenario_https_ports(sdk):
+    """The service has a certificate that nobody else knows."""
+    box = await sdk.create(network={"https_ports": [8000]})
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=x -keyout key.pem -out cert.pem"
+    await sdk.do(box.commands.run, make)
+    secured = SERVER.replace("http.server.Threading", "server = http.server.Threading").replace(".serve_forever()", "")
+    secured += (
+        "import ssl\ncontext = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)\ncontext.load_cert_chain('cert.pem', 'key.pem')\n"
+        "server.socket = context.wrap_socket(server.socket, server_side=True)\nserver.serve_forever()\n"
+    )
+    await _serve(sdk, box, program=secured)
+    true((await sdk.port(box, 8000, "/secured")).text.startswith("/secured "), "it answers through the edge")
+    info = await sdk.do(sdk.Sandbox.get_info, box.sandbox_id)
+    equal(info.network["https_ports"], [8000], "what was asked for is told")
 
 
 @proves("allow_internet_access")
