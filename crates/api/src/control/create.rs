@@ -101,7 +101,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
     let size = from.as_ref().ok().and_then(|from| from.size);
     let resources = resources(app, size, [cpu_count, memory_mb, disk_size_mb])?;
     let from = from?;
-    network::refuse_unbuilt(&network, iam.as_ref())?;
+    network::refuse_unbuilt(iam.as_ref())?;
     Ok(NewSandbox {
         from,
         timeout: lease,

@@ -40,7 +40,6 @@ pub(super) async fn update(app: &App, id: &SandboxId, request: Request<Content>)
     let network = Network { allow_out, deny_out, dns_servers, egress_proxy, rules, ..Network::default() };
     check(&network)?;
     let egress = egress(&network, allow_internet_access)?;
-    refuse_unbuilt(&network, None)?;
     app.node.set_egress(id, egress, allow_internet_access).await?;
     Ok(body::empty(StatusCode::NO_CONTENT))
 }
@@ -202,27 +201,10 @@ pub(super) fn check_iam(iam: &Value) -> Result<(), Failure> {
 }
 
 /// Refuses what is right and not built yet.
-pub(super) fn refuse_unbuilt(network: &Network, iam: Option<&Value>) -> Result<(), Failure> {
-    let Network {
-        allow_public_traffic: _,
-        allow_out: _,
-        deny_out: _,
-        egress_cidrs: _,
-        egress_proxy: _,
-        mask_request_host: _,
-        rules: _,
-        dns_servers: _,
-        https_ports: _,
-    } = network;
+pub(super) fn refuse_unbuilt(iam: Option<&Value>) -> Result<(), Failure> {
     let has_tokens = iam.and_then(|iam| iam.get("tokens")?.as_object()).is_some_and(|tokens| !tokens.is_empty());
-    let asked = [
-        ("iam", has_tokens),
-    ];
-    match asked.iter().find(|(_, asked)| *asked) {
-        Some((name, _)) => {
-            let message = format!("{name} is not implemented by this server yet");
-            Err(Failure::new(StatusCode::NOT_IMPLEMENTED, message))
-        }
-        None => Ok(()),
+    if has_tokens {
+        return Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "iam is not implemented by this server yet"));
     }
+    Ok(())
 }
