@@ -77,14 +77,15 @@ impl ProjectFiles {
 /// # Errors
 /// When the sandbox could not be asked.
 pub async fn detect(sandbox: &Sandbox, root: &str) -> Result<Option<DevServer>, DevServerError> {
-    Ok(decide(&read(sandbox, root).await?))
+    Ok(decide(&read(sandbox, root).await?, None))
 }
 
-pub(super) fn decide(files: &ProjectFiles) -> Option<DevServer> {
-    node::decide(files).or_else(|| python::decide(files))
+/// The same from files that were read, as if it were to listen `at` a port, if one is given.
+pub(super) fn decide(files: &ProjectFiles, at: Option<u16>) -> Option<DevServer> {
+    node::decide(files, at).or_else(|| python::decide(files, at))
 }
 
-async fn read(sandbox: &Sandbox, root: &str) -> Result<ProjectFiles, DevServerError> {
+pub(super) async fn read(sandbox: &Sandbox, root: &str) -> Result<ProjectFiles, DevServerError> {
     let root = root.trim_end_matches('/');
     let mut found = ProjectFiles::default();
     for directory in ["", "src", "app"] {

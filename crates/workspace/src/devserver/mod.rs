@@ -3,6 +3,7 @@
 //!
 //! Needs nothing in the sandbox but bash and the usual small programs, and nothing of the server but commands and files.
 
+mod choose;
 mod detect;
 mod node;
 mod ports;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use sdk::{CommandError, FileError};
 use serde::{Deserialize, Serialize};
 
+pub use choose::{Choice, choose};
 pub use detect::detect;
 pub use start::{LOG, Patience, end_leftovers, start, start_within};
 
@@ -62,6 +64,13 @@ pub struct Ready {
     pub took: Duration,
     /// It was answering before.
     pub ran_already: bool,
+}
+
+impl Ready {
+    /// Somebody else started it.
+    pub(crate) fn found(port: u16) -> Self {
+        Self { port, took: Duration::ZERO, ran_already: true }
+    }
 }
 
 /// Why there is no server that answers.

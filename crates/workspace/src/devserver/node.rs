@@ -65,7 +65,8 @@ impl Manager {
     }
 }
 
-pub(super) fn decide(files: &ProjectFiles) -> Option<DevServer> {
+/// With `at`, as if it were to listen there.
+pub(super) fn decide(files: &ProjectFiles, at: Option<u16>) -> Option<DevServer> {
     let package: Value = serde_json::from_str(files.text("package.json")?).ok()?;
     let manager = Manager::of(files, &package);
     let depends = |on: &str| {
@@ -77,9 +78,9 @@ pub(super) fn decide(files: &ProjectFiles) -> Option<DevServer> {
     let install = (!needs_nothing).then(|| manager.install().to_owned());
     let script = ["dev", "start"].into_iter().find_map(|name| Some((name, package["scripts"][name].as_str()?)));
     let Some((name, text)) = script else {
-        return plain(files, &package, install);
+        return plain(files, &package, install, at);
     };
-    let said = ports::said_in(text);
+    let said = at.or_else(|| ports::said_in(text));
     let (command, port) = if depends("next") || text.contains("next dev") {
         // Listens on all addresses and takes its port from `PORT`.
         (manager.run(name, ""), said.unwrap_or(NEXT))
@@ -99,12 +100,12 @@ pub(super) fn decide(files: &ProjectFiles) -> Option<DevServer> {
 }
 
 /// A file that node runs.
-fn plain(files: &ProjectFiles, package: &Value, install: Option<String>) -> Option<DevServer> {
+fn plain(files: &ProjectFiles, package: &Value, install: Option<String>, at: Option<u16>) -> Option<DevServer> {
     let main = package["main"].as_str().map(|main| main.trim_start_matches("./")).filter(|main| files.has(main));
     // Not every file of this name is a server.
     let serves = |name: &&str| files.text(name).is_some_and(|text| text.contains("listen("));
     let file = main.filter(serves).or_else(|| ENTRY_FILES.iter().copied().find(serves))?;
-    let port = files.text(file).and_then(ports::listened_on).unwrap_or(NODE);
+    let port = at.or_else(|| files.text(file).and_then(ports::listened_on)).unwrap_or(NODE);
     Some(DevServer { install_command: install, ..DevServer::new(format!("node {file}"), port) })
 }
 
@@ -122,7 +123,7 @@ mod tests {
     #[track_caller]
     fn check(package: &str, others: &[(&str, &str)], command: &str, port: u16, install: Option<&str>) {
         let files: Vec<(&str, &str)> = [("package.json", package)].into_iter().chain(others.iter().copied()).collect();
-        let found = decide(&ProjectFiles::of(&files)).expect("a server");
+        let found = decide(&ProjectFiles::of(&files), None).expect("a server");
         assert_eq!((found.command.as_str(), found.port, found.install_command.as_deref()), (command, port, install));
     }
 
@@ -162,7 +163,7 @@ mod tests {
         check(r#"{"main":"./index.js"}"#, &[("index.js", "app.listen(4321)")], "node index.js", 4321, None);
         check(r#"{"scripts":{"start":"PORT=9000 react-scripts start"}}"#, &[], "npm run start", 9000, None);
         check(r#"{"scripts":{"dev":"nodemon"}}"#, &[], "npm run dev", 3000, None);
-        assert_eq!(decide(&ProjectFiles::of(&[("package.json", "{}"), ("index.js", "module.exports = 1")])), None);
-        assert_eq!(decide(&ProjectFiles::of(&[("package.json", "not json")])), None);
+        assert_eq!(decide(&ProjectFiles::of(&[("package.json", "{}"), ("index.js", "module.exports = 1")]), None), None);
+        assert_eq!(decide(&ProjectFiles::of(&[("package.json", "not json")]), None), None);
     }
 }

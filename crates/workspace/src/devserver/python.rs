@@ -50,7 +50,8 @@ impl Environment {
     }
 }
 
-pub(super) fn decide(files: &ProjectFiles) -> Option<DevServer> {
+/// With `at`, as if it were to listen there.
+pub(super) fn decide(files: &ProjectFiles, at: Option<u16>) -> Option<DevServer> {
     let environment = Environment::of(files);
     let made_by = |class: &str| {
         FILES.iter().find_map(|file| {
@@ -59,25 +60,28 @@ pub(super) fn decide(files: &ProjectFiles) -> Option<DevServer> {
         })
     };
     if let Some(app) = made_by("FastAPI") {
-        let command = format!("python3 -m uvicorn {app} --host 0.0.0.0 --port {FASTAPI} --reload");
-        return Some(environment.server(&command, FASTAPI));
+        let port = at.unwrap_or(FASTAPI);
+        let command = format!("python3 -m uvicorn {app} --host 0.0.0.0 --port {port} --reload");
+        return Some(environment.server(&command, port));
     }
     // A function that makes the application is found by flask itself.
     let factory = || FILES.iter().find(|file| files.text(file).is_some_and(|it| it.contains("Flask(")));
     if let Some(app) = made_by("Flask").or_else(|| factory().map(|file| module(file))) {
-        let command = format!("python3 -m flask --app {app} run --host 0.0.0.0 --port {FLASK} --reload");
-        return Some(environment.server(&command, FLASK));
+        let port = at.unwrap_or(FLASK);
+        let command = format!("python3 -m flask --app {app} run --host 0.0.0.0 --port {port} --reload");
+        return Some(environment.server(&command, port));
     }
     let serving = FILES.iter().find(|file| {
         files.text(file).is_some_and(|text| text.contains("http.server") || text.contains("wsgiref.simple_server"))
     });
     if let Some(file) = serving {
-        let port = files.text(file).and_then(ports::listened_on).unwrap_or(HTTP);
+        let port = at.or_else(|| files.text(file).and_then(ports::listened_on)).unwrap_or(HTTP);
         return Some(environment.server(&format!("python3 {file}"), port));
     }
     files.has("index.html").then(|| {
         // Only files: nothing to install.
-        DevServer::new(format!("python3 -m http.server {HTTP} --bind 0.0.0.0"), HTTP)
+        let port = at.unwrap_or(HTTP);
+        DevServer::new(format!("python3 -m http.server {port} --bind 0.0.0.0"), port)
     })
 }
 
@@ -107,7 +111,7 @@ mod tests {
 
     #[track_caller]
     fn check(files: &[(&str, &str)], command: &str, port: u16, installs: bool) {
-        let found = decide(&ProjectFiles::of(files)).expect("a server");
+        let found = decide(&ProjectFiles::of(files), None).expect("a server");
         let command = command.replace("OWN ", OWN_FIRST);
         assert_eq!((found.command, found.port, found.install_command.is_some()), (command, port, installs));
     }
@@ -132,6 +136,6 @@ mod tests {
         check(&[("index.html", "")], "python3 -m http.server 8000 --bind 0.0.0.0", 8000, false);
         let server = "from http.server import HTTPServer\nHTTPServer(('', 8123), H).serve_forever()";
         check(&[("server.py", server)], "OWN python3 server.py", 8123, false);
-        assert_eq!(decide(&ProjectFiles::of(&[("main.py", "print('hello')")])), None);
+        assert_eq!(decide(&ProjectFiles::of(&[("main.py", "print('hello')")]), None), None);
     }
 }

@@ -9,7 +9,7 @@ use super::error::{Unavailable, WorkspaceError};
 use super::wake::Found;
 use crate::chain::chain;
 use crate::clock::later;
-use crate::devserver::{self, DevServer, Ready, Start};
+use crate::devserver::{self, Choice, DevServer, Ready, Start};
 use crate::events::EventKind;
 use crate::name::ProviderName;
 use crate::records::{ChangeError, WorkspaceState};
@@ -33,17 +33,30 @@ impl Core {
         Ok(self.save(&turn, &attached.sandbox).await?)
     }
 
-    /// Starts a server, which is declared from then on.
+    /// Starts a server, which is declared from then on; without one, what is declared or shows the project anyway.
     pub(super) async fn serve(&self, server: Option<DevServer>) -> Result<Option<Ready>, WorkspaceError> {
         let turn = self.turn().await;
         let Attached { sandbox, .. } = self.awake(&turn).await?;
-        let server = match server.or_else(|| self.dev_server()) {
-            Some(server) => Some(server),
-            None => devserver::detect(&sandbox, PROJECT_DIRECTORY).await?,
+        let Choice { server, else_at } = match server {
+            Some(server) => Choice { server: Some(server), else_at: None },
+            None => devserver::choose(&sandbox, PROJECT_DIRECTORY, self.dev_server()).await?,
         };
-        let Some(server) = server else { return Ok(None) };
-        self.update(&turn, |record, _| record.services = services(Some(&server))).await?;
-        let ready = devserver::start(&sandbox, &server, Start::AfterRestore).await?;
+        let ready = match (server, else_at) {
+            (Some(server), else_at) => {
+                self.update(&turn, |record, _| record.services = services(Some(&server))).await?;
+                match (devserver::start(&sandbox, &server, Start::AfterRestore).await, else_at) {
+                    (Ok(ready), _) => ready,
+                    (Err(error), Some(port)) => {
+                        warn!(workspace = %self.name, error = %self.hidden(&chain(&error)), port, "another server is shown");
+                        self.update(&turn, |record, _| record.services = services(None)).await?;
+                        Ready::found(port)
+                    }
+                    (Err(error), None) => return Err(error.into()),
+                }
+            }
+            (None, Some(port)) => Ready::found(port),
+            (None, None) => return Ok(None),
+        };
         let url = self.url(&sandbox, ready.port);
         self.tell(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;
         Ok(Some(ready))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbar_workspace::devserver::{self, DevServer, DevServerError, LOG, Patience, Start, detect, start_within};
+use sandbar_workspace::devserver::{self, Choice, DevServer, DevServerError, LOG, Patience, Start, detect, start_within};
 use sdk::{Pause, Sandbox};
 use testing::Server;
 
@@ -70,6 +70,41 @@ async fn files_are_served_by_python_and_the_server_is_left_alone_until_it_change
     assert!(start_within(&sandbox, &server, Start::Plain, PATIENCE).await.expect("it answers").ran_already);
     devserver::end_leftovers(&sandbox).await.expect("there is nothing to end");
     assert_eq!(fetched(&sandbox, 8000).await, "hello");
+    sandbox.kill().await.expect("it ends");
+}
+
+/// What really answers is shown, whatever the files may speak of.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_somebody_started_is_chosen_before_one_that_could_be() {
+    let (_server, sandbox) = with_files(&[("index.html", "hello")]).await;
+    let choose = async |declared| devserver::choose(&sandbox, PROJECT, declared).await.expect("it answers");
+    let guess = found(&sandbox).await;
+    let port = |choice: &Choice| choice.server.as_ref().map(|server| server.port);
+    assert_eq!(choose(None).await, Choice { server: Some(guess.clone()), else_at: None });
+
+    // A port that answers nothing of HTTP is none; one that answers is seen also where only the newer loopback has it.
+    let by_hand = "cd project; setsid python3 -c 'import socket,time; s=socket.create_server((\"\", 4000)); time.sleep(9999)' \
+                   >/dev/null 2>&1 </dev/null & \
+                   cd project; setsid python3 -m http.server 3000 --bind ::1 >/dev/null 2>&1 </dev/null & \
+                   for port in ::1/3000 127.0.0.1/4000; do for i in $(seq 600); do \
+                   (: <>/dev/tcp/$port) 2>/dev/null && break; sleep 0.1; done; done";
+    run(&sandbox, by_hand).await;
+    let chosen = choose(None).await;
+    assert_eq!((port(&chosen), chosen.else_at), (Some(3000), None), "{chosen:?}");
+    let ready = start_within(&sandbox, &chosen.server.clone().expect("a server"), Start::Plain, PATIENCE).await;
+    assert!(ready.expect("it answers").ran_already);
+
+    // A guess of ours that runs makes room for it; what somebody declared is not asked about.
+    start_within(&sandbox, &guess, Start::Plain, PATIENCE).await.expect("it answers");
+    let chosen = choose(Some(guess)).await;
+    assert_eq!((port(&chosen), chosen.else_at), (Some(3000), Some(8000)), "{chosen:?}");
+    let declared = DevServer::new("npm run dev", 5000);
+    assert_eq!(choose(Some(declared.clone())).await.server, Some(declared));
+
+    // Without any file that speaks of a server, whatever answers.
+    run(&sandbox, "rm project/index.html").await;
+    devserver::end_leftovers(&sandbox).await.expect("it ends");
+    assert_eq!(choose(None).await, Choice { server: None, else_at: Some(3000) });
     sandbox.kill().await.expect("it ends");
 }
 
