@@ -60,7 +60,9 @@ impl Pictures {
                 width: shot.width,
                 height: shot.height,
                 webp: shot.webp,
-                url: stored.url.into(),
+                key: stored.key,
+                // A path of this machine says nothing to a model or to somebody at another one, and is none of theirs.
+                url: (stored.url.scheme() != "file").then(|| stored.url.into()),
                 blank: shot.blank,
             });
         }

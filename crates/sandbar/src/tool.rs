@@ -233,8 +233,8 @@ fn save(result: &ToolResult, tool: &str, directory: &Path) -> anyhow::Result<Vec
 
 /// As the store names it, where the picture is kept there.
 fn name(result: &ToolResult, tool: &str, number: usize, image: &Image) -> String {
-    let url = result.structured["screenshots"][number]["url"].as_str();
-    let stored = url.and_then(|url| url.split('?').next()?.rsplit('/').next()).filter(|name| name.ends_with(".webp"));
+    let key = result.structured["screenshots"][number]["key"].as_str();
+    let stored = key.and_then(|key| key.rsplit('/').next()).filter(|name| name.ends_with(".webp"));
     match stored {
         Some(name) => name.to_owned(),
         None => format!("{tool}-{}.{}", number + 1, image.media_type.rsplit('/').next().unwrap_or("image")),

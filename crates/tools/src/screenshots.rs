@@ -21,8 +21,10 @@ pub struct Shot {
     pub height: u32,
     /// WebP.
     pub webp: Bytes,
-    /// Where the picture can be seen.
-    pub url: String,
+    /// What the store of pictures calls it.
+    pub key: String,
+    /// Where whoever reads the answer can see the picture; none when only the host has it, whose paths are nobody's business.
+    pub url: Option<String>,
     /// Nothing is to be seen on it.
     pub blank: bool,
 }

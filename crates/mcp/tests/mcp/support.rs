@@ -107,7 +107,8 @@ impl Screenshots for Pixels {
             width: 1,
             height: 1,
             webp: Bytes::from_static(PIXEL),
-            url: format!("file:///x_{viewport}.webp"),
+            key: format!("screenshots/j/agent/x_{viewport}.webp"),
+            url: Some(format!("https://cdn.example/x_{viewport}.webp")),
             blank: false,
         };
         Ok(Shots { shots: vec![shot("desktop"), shot("mobile")], ..Shots::default() })

@@ -97,7 +97,7 @@ pub(super) async fn take(pictures: &Pictures, workspaces: &Workspaces, progress:
         match pictures.capture(&sandbox, name.as_str(), &occasion, capture).await {
             Ok(shots) => {
                 for shot in shots.shots {
-                    info!(workspace = %name, viewport = shot.viewport, url = shot.url, "an automatic picture is stored");
+                    info!(workspace = %name, viewport = shot.viewport, key = shot.key, "an automatic picture is stored");
                 }
                 Ok(())
             }

@@ -134,17 +134,20 @@ fn pictures_are_taken_told_and_written() {
     assert_eq!(kinds, ["image", "image", "text"]);
     let shots = result["structured"]["screenshots"].as_array().expect("two");
     for (shot, (viewport, width, height)) in shots.iter().zip([("desktop", 1280, 800), ("mobile", 390, 844)]) {
-        let url = shot["url"].as_str().expect("a URL");
+        let key = shot["key"].as_str().expect("a key");
         assert!(
-            url.ends_with(&format!("_{viewport}.webp")) && url.contains(&format!("/screenshots/{}/agent/", sandbox.id)),
-            "{url}"
+            key.ends_with(&format!("_{viewport}.webp")) && key.starts_with(&format!("screenshots/{}/agent/", sandbox.id)),
+            "{key}"
         );
+        assert_eq!(shot["url"], Value::Null, "where this machine keeps it is nobody's business");
         assert_eq!((&shot["width"], &shot["height"], &shot["blank"]), (&json!(width), &json!(height), &json!(false)));
-        let kept = std::fs::read(url.strip_prefix("file://").expect("a file")).expect("it is kept");
-        let written = std::fs::read(pictures.join(url.rsplit('/').next().expect("a name"))).expect("it is written");
+        let kept = std::fs::read(server.data().join("media").join(key)).expect("it is kept");
+        let written = std::fs::read(pictures.join(key.rsplit('/').next().expect("a name"))).expect("it is written");
         assert!(kept == written && kept.starts_with(b"RIFF"));
     }
     assert_eq!(result["structured"]["title"], "T");
+    let told = result["content"][2].to_string();
+    assert!(!told.contains("file:") && !told.contains(server.data().to_str().expect("text")), "{told}");
 
     let paused = server.call("POST", &format!("/sandboxes/{}/pause", sandbox.id), None);
     assert_eq!(paused.status, 204);

@@ -98,9 +98,11 @@ fn answer(port: u16, url_path: &str, shots: Shots) -> Outcome {
             ));
         }
         let blank = if shot.blank { " — the picture is blank: the page may have failed to render" } else { "" };
-        lines.push(format!("{} {width}x{height}: {}{blank}", shot.viewport, shot.url));
+        let seen_at = shot.url.as_ref().map_or(String::new(), |url| format!(": {url}"));
+        lines.push(format!("{} {width}x{height}{seen_at}{blank}", shot.viewport));
         facts.push(json!({
-            "viewport": shot.viewport, "width": width, "height": height, "url": shot.url, "bytes": shot.webp.len(), "blank": shot.blank
+            "viewport": shot.viewport, "width": width, "height": height, "key": shot.key, "url": shot.url, "bytes": shot.webp.len(),
+            "blank": shot.blank
         }));
         images.push(Block::Image(Image { media_type: "image/webp", bytes: shot.webp }));
     }

@@ -21,8 +21,9 @@ fn webp(width: u32, height: u32) -> Bytes {
 }
 
 fn shot(viewport: &str, width: u32, height: u32) -> Shot {
-    let url = format!("https://cdn.example/screenshots/j/agent/1_{viewport}.webp");
-    Shot { viewport: viewport.into(), width, height, webp: webp(width, height), url, blank: viewport == "mobile" }
+    let key = format!("screenshots/j/agent/1_{viewport}.webp");
+    let (url, blank) = (Some(format!("https://cdn.example/{key}")), viewport == "mobile");
+    Shot { viewport: viewport.into(), width, height, webp: webp(width, height), key, url, blank }
 }
 
 fn prepare(world: &World, shots: Result<Shots, CaptureError>) {
@@ -43,6 +44,12 @@ async fn both_viewports_come_with_their_addresses(world: &World) {
     );
     assert!(text.contains("_mobile.webp — the picture is blank") && text.contains("tracker.example"), "{text}");
     assert_eq!(seen.structured["screenshots"][1]["blank"], true);
+
+    // Pictures that only the host has are shown without a word of where that is.
+    prepare(world, Ok(Shots { shots: vec![Shot { url: None, ..shot("desktop", 1280, 800) }], ..Shots::default() }));
+    let seen = world.call("take_screenshot", json!({})).await;
+    assert!(seen.text().ends_with("\ndesktop 1280x800"), "{}", seen.text());
+    assert_eq!(seen.structured["screenshots"][0]["url"], serde_json::Value::Null);
     let asked = world.album.asked.lock().expect("unpoisoned").clone();
     assert_eq!((asked[0].port, asked[0].url_path.as_str(), asked[0].full_page), (8080, "/about", false));
 }
