@@ -1,27 +1,30 @@
-//! `sandbar usage`: what workspaces used, what it costs, and how much of each limit is left.
+//! `sandbar usage`: what workspaces and the studio's builds used, what it costs, and how much of each limit is left.
 
 use crate::config::{self, Config, Overrides};
 use crate::runtime;
 use crate::sandbox::show::{Colour, Show, printable, size, span};
+use crate::studio;
 use clap::Args;
 use jiff::Timestamp;
+use sdk::Secret;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use workspace::ledger::{Ledger, Meter, Period, Source, Statement, Sums, Usd, months};
+use workspace::ledger::{Ledger, Line, Meter, Period, Source, Statement, Sums, Usd, months};
 use workspace::records::{DatabaseRecords, Records};
 
-/// Show what workspaces used and what it costs.
+/// Show what workspaces and the studio's builds used and what it costs.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   sandbar usage                       this month, by project, place and job
-  sandbar usage --project shop
+  sandbar usage --project shop        a workspace's project, or one of the studio's by its name
   sandbar usage --all                 from the first day on
   sandbar usage --json | jq .total.cost_usd
 
-Prices and budgets come from the configuration; `sandbar config show` tells which.")]
+The studio's projects are listed as studio/NAME, its jobs as the dashboard names them. Prices and budgets come from the
+configuration; `sandbar config show` tells which.")]
 pub(crate) struct Usage {
     /// Only this project
     #[arg(long, short, value_name = "PROJECT")]
@@ -32,6 +35,12 @@ pub(crate) struct Usage {
     /// Print JSON for programs
     #[arg(long)]
     json: bool,
+    /// The studio's database, when it is not the data directory's
+    #[arg(long, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
+    database: Option<Secret>,
+    /// The data directory [default: $XDG_DATA_HOME/sandbar]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
     /// Configuration file
     #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
     config: Option<PathBuf>,
@@ -40,16 +49,35 @@ pub(crate) struct Usage {
 impl Usage {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         crate::logging::start_if_wanted()?;
-        let workspaces = Config::load(self.config.as_deref(), &Overrides::default())?.workspaces()?;
+        let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
+        let config = Config::load(self.config.as_deref(), &overrides)?;
+        let workspaces = config.workspaces()?;
         let location = workspaces.records.location(&config::variable)?;
         runtime::block_on(async {
             let records = DatabaseRecords::open(&location).await?;
-            let ledger = Ledger::new(Arc::new(records.clone()) as Arc<dyn Records>, &workspaces);
+            let mut ledger = Ledger::new(Arc::new(records.clone()) as Arc<dyn Records>, &workspaces);
+            let book = match studio::book(&config, self.database.as_ref()).await {
+                Ok(book) => book,
+                Err(error) => {
+                    eprintln!("sandbar: without the studio's builds: {error:#}");
+                    None
+                }
+            };
+            // On one database there is one book.
+            if let Some(book) = &book
+                && book.location != location
+            {
+                ledger = ledger.and(Arc::new(book.records.clone()) as Arc<dyn Records>);
+            }
             let now = Timestamp::now();
             let period = if self.all { Period::ALWAYS } else { months::this(now) };
-            let statement = ledger.statement(period, self.project.as_deref(), now).await?;
+            let mut statement = ledger.statement(period, None, now).await?;
+            if let Some(book) = &book {
+                name_projects(&mut statement, &book.projects);
+            }
             let mut meters = ledger.meters(now).await?;
             if let Some(project) = &self.project {
+                statement.lines.retain(|line| is_of(line, project));
                 meters.retain(|meter| meter.limit.concerns(project));
             }
             let name = if self.all { "all".to_owned() } else { months::name(now) };
@@ -59,10 +87,31 @@ impl Usage {
             } else {
                 print(show, &name, &statement, &meters)?;
             }
+            if let Some(book) = book {
+                book.records.close().await?;
+            }
             records.close().await?;
             Ok(())
         })
     }
+}
+
+/// Before the names of the studio's projects, which may be called as workspaces are.
+const STUDIO: &str = "studio/";
+
+/// The studio has a workspace a job; people know its projects.
+fn name_projects(statement: &mut Statement, projects: &HashMap<String, String>) {
+    for line in &mut statement.lines {
+        if let Some(name) = projects.get(&line.project) {
+            // Its snapshots are the job's as well, which the store does not know.
+            line.job.get_or_insert_with(|| line.project.replacen('-', "_", 1));
+            line.project = format!("{STUDIO}{name}");
+        }
+    }
+}
+
+fn is_of(line: &Line, project: &str) -> bool {
+    line.project == project || line.project.strip_prefix(STUDIO) == Some(project)
 }
 
 fn to_json(period: &str, statement: &Statement, meters: &[Meter]) -> Value {
@@ -184,6 +233,23 @@ fn bar(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn builds_stand_under_the_names_of_their_projects() {
+        let line = |project: &str, job: Option<&str>| Line {
+            project: project.into(),
+            job: job.map(Into::into),
+            from: Source::Objects,
+            size: None,
+            sums: Sums::default(),
+        };
+        let mut statement = Statement { lines: vec![line("shop", None), line("job-1f", None), line("job-1f", Some("job_1f"))] };
+        name_projects(&mut statement, &HashMap::from([("job-1f".to_owned(), "shop".to_owned())]));
+        let named: Vec<_> = statement.lines.iter().map(|line| (line.project.as_str(), line.job.as_deref())).collect();
+        assert_eq!(named, [("shop", None), ("studio/shop", Some("job_1f")), ("studio/shop", Some("job_1f"))]);
+        assert!(statement.lines.iter().all(|line| is_of(line, "shop")));
+        assert_eq!(statement.lines.iter().filter(|line| is_of(line, "studio/shop")).count(), 2);
+    }
 
     #[test]
     fn a_bar_is_ten_wide_and_fills_by_eighths() {

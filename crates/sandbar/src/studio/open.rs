@@ -10,6 +10,7 @@ use ::studio::{Premises, Settings, Studio};
 use agent::model::Choice;
 use anyhow::Context as _;
 use sdk::Secret;
+use std::collections::HashMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use workspace::config::{RecordsConfig, WorkspaceConfig};
 use workspace::provider::LocalServer;
+use workspace::records::DatabaseRecords;
 
 /// Whoever starts the first server.
 const FIRST_USER: &str = "owner";
@@ -63,6 +65,31 @@ fn directory(config: &Config) -> PathBuf {
 pub(super) async fn records(config: &Config, database: Option<&Secret>) -> anyhow::Result<Records> {
     let url = workspaces(config, database)?.records.location(&variables(database))?;
     Records::open(&url).await.context("the studio's records cannot be opened")
+}
+
+/// What the studio's jobs used, for those who read the books.
+pub(crate) struct Book {
+    /// Where it is.
+    pub(crate) location: Secret,
+    pub(crate) records: DatabaseRecords,
+    /// Which project each of its workspaces is of.
+    pub(crate) projects: HashMap<String, String>,
+}
+
+/// The studio's book; none where there never was a studio.
+pub(crate) async fn book(config: &Config, database: Option<&Secret>) -> anyhow::Result<Option<Book>> {
+    let url = workspaces(config, database)?.records.location(&variables(database))?;
+    let file = url.expose().strip_prefix("sqlite://").and_then(|rest| rest.split('?').next());
+    if let Some(file) = file
+        && !fs::exists(file).with_context(|| format!("{file} cannot be read"))?
+    {
+        return Ok(None);
+    }
+    let studio = Records::open(&url).await.context("the studio's records cannot be opened")?;
+    let projects = studio.project_names().await?;
+    studio.close().await?;
+    let records = DatabaseRecords::open(&url).await.context("the studio's book cannot be opened")?;
+    Ok(Some(Book { location: url, records, projects }))
 }
 
 /// How the studio works in this program.

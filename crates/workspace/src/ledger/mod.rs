@@ -26,9 +26,11 @@ use crate::config::{BudgetPeriod, WorkspaceConfig};
 use crate::name::ProviderName;
 use crate::records::{Records, RecordsError, UsageQuery, UsageRows, Warning};
 
-/// The book of one set of records.
+/// The book of one set of records, or of several read together.
 pub struct Ledger {
     records: Arc<dyn Records>,
+    /// Read, never written.
+    also: Vec<Arc<dyn Records>>,
     prices: Prices,
     limits: Vec<Limit>,
 }
@@ -72,7 +74,26 @@ impl Ledger {
             let minutes = provider.plan.minutes_per_month?;
             Some(Limit::PlanMinutes { provider: provider.name.clone(), minutes })
         });
-        Self { records, prices, limits: budgets.chain(plans).collect() }
+        Self { records, also: Vec::new(), prices, limits: budgets.chain(plans).collect() }
+    }
+
+    /// The same with what stands in other records: statements and limits count both.
+    #[must_use]
+    pub fn and(mut self, records: Arc<dyn Records>) -> Self {
+        self.also.push(records);
+        self
+    }
+
+    async fn usage(&self, query: &UsageQuery) -> Result<UsageRows, RecordsError> {
+        let mut rows = self.records.usage(query).await?;
+        for records in &self.also {
+            let UsageRows { creations, intervals, stored, tokens } = records.usage(query).await?;
+            rows.creations.extend(creations);
+            rows.intervals.extend(intervals);
+            rows.stored.extend(stored);
+            rows.tokens.extend(tokens);
+        }
+        Ok(rows)
     }
 
     /// What was used in a period, by all or by one project.
@@ -90,7 +111,7 @@ impl Ledger {
             project: project.map(Into::into),
             provider: None,
         };
-        let rows = self.records.usage(&query).await?;
+        let rows = self.usage(&query).await?;
         Ok(Statement::new(&rows, &self.prices, period, now))
     }
 
@@ -103,7 +124,7 @@ impl Ledger {
             self.limits.iter().any(|limit| matches!(limit, Limit::Budget { period: BudgetPeriod::Total, .. }));
         let month = months::this(now);
         let query = UsageQuery { since: (!lasting).then_some(month.from), ..UsageQuery::default() };
-        let rows = if self.limits.is_empty() { UsageRows::default() } else { self.records.usage(&query).await? };
+        let rows = if self.limits.is_empty() { UsageRows::default() } else { self.usage(&query).await? };
         let monthly = Statement::new(&rows, &self.prices, month, now);
         let whole =
             if lasting { Statement::new(&rows, &self.prices, Period::ALWAYS, now) } else { Statement::default() };

@@ -1,11 +1,12 @@
 //! What placing notes, and what the plan makes of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use sandbar_workspace::config::{BudgetConfig, BudgetPeriod, WorkspaceConfig};
 use sandbar_workspace::ledger::{Ledger, Limit, Period, Usd, Verdict};
-use sandbar_workspace::records::{Interval, UsageQuery, UsageRows};
+use sandbar_workspace::records::{Interval, MemoryRecords, Payer, Tokens, UsageQuery, UsageRecords as _, UsageRows};
 use sdk::testing::{FakeServer, Fault};
 
 use crate::support::{Placement, name, no_local, request, service, told};
@@ -109,4 +110,28 @@ async fn warnings_come_once_each_and_at_the_limit_the_work_is_paused() {
     assert_eq!(told, [(5, 50), (8, 80), (10, 95)]);
     let total = ledger.statement(Period::ALWAYS, Some("shop"), hour(11)).await.expect("read").total();
     assert_eq!((total.cost, total.running), (Usd::from_cents(1100), Duration::from_secs(11 * 3600)));
+}
+
+#[tokio::test]
+async fn two_books_are_read_as_one() {
+    let (now, books) = (Timestamp::now(), [MemoryRecords::default(), MemoryRecords::default()].map(Arc::new));
+    for (book, project) in books.iter().zip(["shop", "job-1f"]) {
+        let tokens = Tokens {
+            id: uuid::Uuid::new_v4(),
+            at: now,
+            payer: Payer { project: project.into(), job: None },
+            model: "m".into(),
+            input: 1,
+            output: 2,
+            cost: Usd::from_dollars(3.0).expect("an amount"),
+        };
+        book.note_tokens(&tokens).await.expect("noted");
+    }
+    let budgets = vec![BudgetConfig { usd: 10.0, project: None, period: BudgetPeriod::Month }];
+    let config = WorkspaceConfig { budgets, ..WorkspaceConfig::default() };
+    let [first, second] = books;
+    let ledger = Ledger::new(first, &config).and(second);
+    let statement = ledger.statement(Period::ALWAYS, None, now).await.expect("read");
+    assert_eq!(statement.by_project().into_keys().collect::<Vec<_>>(), ["job-1f", "shop"]);
+    assert_eq!(ledger.meters(now).await.expect("read")[0].percent(), 60);
 }
