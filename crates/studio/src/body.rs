@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use workspace::snapshot::Stamp;
 
 use crate::id::JobId;
 use crate::job::Status;
@@ -71,6 +72,14 @@ pub(crate) fn resumed(preview_url: Option<&str>) -> Body {
 
 pub(crate) fn extended(until: Timestamp) -> Body {
     body("extended", json!({ "until": until }))
+}
+
+pub(crate) fn restored(stamp: Stamp) -> Body {
+    body("restored", json!({ "stamp": stamp, "saved_at": stamp.time() }))
+}
+
+pub(crate) fn deleted() -> Body {
+    body("deleted", json!({}))
 }
 
 pub(crate) fn phase_committed(message: Option<&str>, commit: &str) -> Body {

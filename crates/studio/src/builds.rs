@@ -5,7 +5,6 @@ use jiff::Timestamp;
 use tracing::warn;
 use workspace::setup::{Repo, RepoSource};
 use workspace::snapshot::ProjectId as SnapshotsOf;
-use workspace::{OpenError, Unsaved};
 
 use crate::body;
 use crate::chain;
@@ -15,6 +14,7 @@ use crate::job::{Job, NewBuild, ProjectRef, Status, Step, next};
 use crate::records::{Change, Held, JobRecord, NewJob, Spec};
 use crate::studio::{Studio, locked};
 use crate::view::User;
+use crate::worker;
 
 const LONGEST_GOAL: usize = 20_000;
 const LONGEST_NAME: usize = 100;
@@ -87,8 +87,11 @@ impl Studio {
     /// Whose snapshots have the files of a job, if there are any.
     async fn files_of(&self, job: &JobRecord) -> Result<Option<SnapshotsOf>, StudioError> {
         let project: SnapshotsOf = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
-        let any = self.workspaces().snapshots().has_any(&project).await.map_err(StudioError::unavailable)?;
-        Ok(any.then_some(project))
+        Ok(self.has_files(&project).await?.then_some(project))
+    }
+
+    async fn has_files(&self, project: &SnapshotsOf) -> Result<bool, StudioError> {
+        self.workspaces().snapshots().has_any(project).await.map_err(StudioError::unavailable)
     }
 
     /// The same goal again, from the newest files, for one credit.
@@ -103,7 +106,12 @@ impl Studio {
         if !confirm {
             return Err(StudioError::ConfirmNeeded { question: REBUILD_QUESTION });
         }
-        let begins_from = self.files_of(&old).await?.or(old.begins_from);
+        let begins_from = match (self.files_of(&old).await?, old.begins_from) {
+            (Some(own), _) => Some(own),
+            // The build whose files it began from may have been deleted since.
+            (None, Some(from)) => self.has_files(&from).await?.then_some(from),
+            (None, None) => None,
+        };
         let new = NewJob {
             id: JobId::new(),
             project: old.project,
@@ -135,11 +143,11 @@ impl Studio {
                 stage_label: Some(status.label().to_owned()),
                 finished_at: Some(Timestamp::now()),
                 settled: Some(true),
+                refund: Some("the build was cancelled before it began"),
                 ..Change::default()
             };
             let told = vec![body::status(status, status.label(), false, None, None)];
             if let Some(cancelled) = self.change(id, Held::Anybody, change, told).await? {
-                self.give_back(&cancelled, "the build was cancelled before it began").await?;
                 return self.shown(user, cancelled).await;
             }
         }
@@ -155,13 +163,8 @@ impl Studio {
         self.shown(user, asked).await
     }
 
-    pub(crate) async fn give_back(&self, job: &JobRecord, reason: &str) -> Result<(), StudioError> {
-        self.records().give_back(job, reason).await?;
-        self.inner.timeline.caught_up(&job.id).await;
-        Ok(())
-    }
-
-    /// Forgets a job, its sandbox and its pictures. Its snapshots stay: later builds of the project may begin from them.
+    /// Deletes a job with its sandbox, files, snapshots and pictures. Nobody sees it from here on; what it leaves is removed at once,
+    /// or, should that fail or this process end, by whichever worker comes next. What it used stays in the books.
     ///
     /// # Errors
     /// There is no such job, or it is still being built.
@@ -170,20 +173,32 @@ impl Studio {
         if !job.status.is_final() {
             return Err(StudioError::Conflict(format!("the build is {}; cancel it first", job.status)));
         }
-        let job = self.settled(user, id).await?;
-        let _turn = self.turn(id).await;
-        match self.workspaces().open(&job.workspace).await {
-            Ok(workspace) => {
-                if let Err(error) = workspace.destroy(Unsaved::Discard).await {
-                    warn!(job = %id, error = %chain(&error), "a deleted job's sandbox ends by its own lifetime");
-                    workspace.close().await;
-                }
-            }
-            Err(OpenError::NotFound(_)) => {}
-            Err(error) => return Err(StudioError::unavailable(error)),
-        }
-        if self.records().forget(id).await? { Ok(()) } else { Err(StudioError::NotFound) }
+        self.settled(user, id).await?;
+        let change = Change { deleted: Some(true), settled: Some(false), ..Change::default() };
+        self.change(id, Held::Anybody, change, Vec::new()).await?.ok_or_else(busy)?;
+        self.inner.timeline.delta(id, body::deleted());
+        self.run_errand(id);
+        Ok(())
     }
+
+    /// Does what is to be done for a job that has ended, at once and whatever is being built here; should this process end, a
+    /// worker does it.
+    pub(crate) fn run_errand(&self, id: &JobId) {
+        let (studio, id) = (self.clone(), id.clone());
+        self.inner.tasks.spawn(async move {
+            match studio.records().claim(studio.inner.settings.lease, Some(&id)).await {
+                Ok(Some(job)) => worker::errand(studio.clone(), job).await,
+                // A worker was quicker.
+                Ok(None) => {}
+                Err(error) => warn!(job = %id, error = %chain(&error), "left to the next worker"),
+            }
+        });
+    }
+}
+
+/// Somebody else has something to be done for the same job.
+pub(crate) fn busy() -> StudioError {
+    StudioError::Conflict("something else is being done with this build; try again".to_owned())
 }
 
 fn check_text(field: &'static str, text: &str, longest: usize) -> Result<(), StudioError> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// Not a name of that kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,6 +100,12 @@ id! {
 }
 
 impl ScreenshotId {
+    /// The one of something that has a name already: the same for the same.
+    pub(crate) fn of(name: &str) -> Self {
+        let digest: String = Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        Self(format!("pic_{}", &digest[..DIGITS]))
+    }
+
     /// Where the REST face serves it.
     pub fn url(&self, job: &JobId) -> String {
         format!("/api/jobs/{job}/screenshots/{self}")

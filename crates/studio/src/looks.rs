@@ -39,7 +39,7 @@ impl Studio {
     /// # Errors
     /// The records cannot be read.
     pub async fn projects(&self, user: &User) -> Result<Vec<Project>, StudioError> {
-        let jobs = self.records().jobs(&user.id, None).await?;
+        let jobs = self.records().ever(&user.id, None).await?;
         self.projects_with(user, &jobs).await
     }
 
@@ -61,9 +61,10 @@ impl Studio {
     /// # Errors
     /// The records cannot be read.
     pub async fn dashboard(&self, user: &User) -> Result<Dashboard, StudioError> {
-        let records = self.records().jobs(&user.id, None).await?;
+        let mut records = self.records().ever(&user.id, None).await?;
         let projects = self.projects_with(user, &records).await?;
         let usage = self.totals(&records).await?;
+        records.retain(|job| !job.deleted);
         let models = self.inner.premises.models();
         Ok(Dashboard {
             user: user.clone(),
@@ -122,7 +123,7 @@ impl Studio {
     /// There is no such project.
     pub async fn project_usage(&self, user: &User, id: &ProjectId) -> Result<UsageReport, StudioError> {
         self.records().project(&user.id, id).await?.ok_or(StudioError::NotFound)?;
-        let jobs = self.records().jobs(&user.id, Some(id)).await?;
+        let jobs = self.records().ever(&user.id, Some(id)).await?;
         self.used_by(&jobs).await
     }
 

@@ -17,7 +17,8 @@ impl Observer for Studio {
             return;
         }
         let noted = async {
-            let Some(job) = self.records().job_in(&event.workspace).await? else { return Ok(()) };
+            let job = self.records().job_in(&event.workspace).await?.filter(|job| !job.deleted);
+            let Some(job) = job else { return Ok(()) };
             self.change(&job.id, Held::Anybody, change, told.into_iter().collect()).await.map(drop)
         };
         let noted: Result<(), crate::StudioError> = noted.await;
@@ -59,7 +60,7 @@ fn translate(kind: &EventKind) -> (Change, Option<Body>) {
             (none(), Some(body::notice(format!("The sandbox was not replaced, and stays in use: {reason}"))))
         }
         EventKind::Restored { stamp, sandbox, .. } => {
-            (seated(sandbox), Some(body::notice(format!("The files are those of snapshot {stamp} again."))))
+            (seated(sandbox), Some(body::restored(*stamp)))
         }
         EventKind::Paused { .. } => (Change { sandbox_paused: Some(true), ..none() }, Some(body::paused())),
         // That it answers again is told by whoever woke it.

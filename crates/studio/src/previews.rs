@@ -15,6 +15,7 @@ use workspace::snapshot::{SnapshotCondition, Which};
 use workspace::{OpenError, Unavailable, Workspace};
 
 use crate::body;
+use crate::builds::busy;
 use crate::chain;
 use crate::error::StudioError;
 use crate::id::JobId;
@@ -26,6 +27,18 @@ use crate::view::{PreviewCheck, PreviewState, Resumed, SnapshotView, User};
 
 /// A resume that is under way.
 pub(crate) type Resuming = Shared<BoxFuture<'static, Result<Resumed, Arc<StudioError>>>>;
+
+/// Takes a resume out of the list of those that are under way.
+struct UnderWay<'a> {
+    studio: &'a Studio,
+    job: &'a JobId,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        locked(&self.studio.inner.resuming).remove(self.job);
+    }
+}
 
 /// How long somebody waits for the worker to be done with a job that is ready: it saves the files and pauses.
 const SETTLE: Duration = Duration::from_secs(20);
@@ -70,9 +83,24 @@ impl Studio {
         self.put_to_sleep(&job).await
     }
 
-    /// The same without a user: for the end of a build, and for previews whose time is nearly over.
+    /// The same without a user, for the end of a build.
     pub(crate) async fn put_to_sleep(&self, job: &JobRecord) -> Result<bool, StudioError> {
+        self.put_to_sleep_by(job, None).await
+    }
+
+    /// The same, but only while its sandbox is still to end before `ending`: somebody may have woken it anew meanwhile. False then.
+    pub(crate) async fn put_to_sleep_by(
+        &self,
+        job: &JobRecord,
+        ending: Option<Timestamp>,
+    ) -> Result<bool, StudioError> {
         let _turn = self.turn(&job.id).await;
+        if let Some(ending) = ending {
+            let now = self.records().job(&job.id).await?.ok_or(StudioError::NotFound)?;
+            if !now.settled || now.sandbox_expires_at.is_none_or(|end| end >= ending) {
+                return Ok(false);
+            }
+        }
         match seat::look(self.workspaces(), &job.workspace).await {
             Found::Paused if job.sandbox_paused => return Ok(true),
             Found::Paused => {}
@@ -106,10 +134,11 @@ impl Studio {
                 None => {
                     let studio = self.clone();
                     let woken = self.inner.tasks.spawn(async move {
+                        // Whatever becomes of it, the next who asks begins anew.
+                        let under_way = UnderWay { studio: &studio, job: &job.id };
                         let woken = tokio::time::timeout_at(until, studio.wake(&job)).await;
-                        let woken = woken.unwrap_or(Err(StudioError::SandboxUnreachable));
-                        locked(&studio.inner.resuming).remove(&job.id);
-                        woken.map_err(Arc::new)
+                        drop(under_way);
+                        woken.unwrap_or(Err(StudioError::SandboxUnreachable)).map_err(Arc::new)
                     });
                     let joined = async move {
                         woken.await.unwrap_or_else(|error| Err(Arc::new(StudioError::unavailable(error))))
@@ -226,8 +255,15 @@ impl Studio {
     pub async fn check(&self, user: &User, id: &JobId) -> Result<PreviewCheck, StudioError> {
         let job = self.own(user, id).await?;
         let is = |state, reason: Option<String>| PreviewCheck { state, preview_url: None, reason };
-        if job.status != Status::Ready {
-            return Ok(is(PreviewState::None, Some(format!("the build is {}", job.status))));
+        match job.status {
+            Status::Ready if job.restore_to.is_none() => {}
+            // It is on its way; there may be one soon.
+            Status::Ready | Status::Queued | Status::Provisioning | Status::Building => {
+                return Ok(is(PreviewState::Starting, Some(job.stage_label)));
+            }
+            Status::Failed | Status::Cancelled => {
+                return Ok(is(PreviewState::None, Some(format!("the build is {}", job.status))));
+            }
         }
         let Some(port) = job.preview_port else {
             return Ok(is(PreviewState::None, Some("the build has no page to show".to_owned())));
@@ -277,31 +313,19 @@ impl Studio {
         let listed = self.workspaces().snapshots_of(&project).await.map_err(StudioError::unavailable)?;
         let snapshot = listed.into_iter().find(|listed| listed.key == key).ok_or(StudioError::NotFound)?;
         let label = "Restoring the files";
-        let change = Change { stage_label: Some(label.to_owned()), ..Change::default() };
+        let change = Change {
+            stage_label: Some(label.to_owned()),
+            restore_to: Some(Some(snapshot.stamp)),
+            settled: Some(false),
+            ..Change::default()
+        };
         let told = vec![body::status(job.status, label, job.sandbox_paused, job.preview_url.as_deref(), None)];
-        let begun = self.change(id, Held::Anybody, change, told).await?.ok_or(StudioError::NotFound)?;
-        let studio = self.clone();
-        self.inner.tasks.spawn(async move {
-            let problem = studio.set_back(&job, Which::Exactly(snapshot.stamp)).await.err().map(|error| chain(&error));
-            if let Some(problem) = &problem {
-                warn!(job = %job.id, problem, "a snapshot was not restored");
-            }
-            let message = problem.map(|problem| format!("The snapshot could not be restored: {problem}"));
-            let change = Change { stage_label: Some(job.status.label().to_owned()), ..Change::default() };
-            let ended = async {
-                let now = studio.records().job(&job.id).await?.ok_or(StudioError::NotFound)?;
-                let (url, message) = (now.preview_url.as_deref(), message.as_deref());
-                let told = vec![body::status(now.status, job.status.label(), now.sandbox_paused, url, message)];
-                studio.change(&job.id, Held::Anybody, change, told).await.map(drop)
-            };
-            if let Err(error) = ended.await {
-                warn!(job = %job.id, error = %chain(&error), "the end of a restore is missing on the timeline");
-            }
-        });
+        let begun = self.change(id, Held::Anybody, change, told).await?.ok_or_else(busy)?;
+        self.run_errand(id);
         self.shown(user, begun).await
     }
 
-    async fn set_back(&self, job: &JobRecord, which: Which) -> Result<(), StudioError> {
+    pub(crate) async fn set_back(&self, job: &JobRecord, which: Which) -> Result<(), StudioError> {
         let _turn = self.turn(&job.id).await;
         let workspace = self.workspaces().open(&job.workspace).await.map_err(StudioError::unavailable)?;
         let restored = async {

@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     turns: Mutex<HashMap<JobId, Arc<tokio::sync::Mutex<()>>>>,
     /// What was begun for a user and goes on when they have left.
     pub(crate) tasks: TaskTracker,
+    /// Ends those of them that another process can go on with.
+    pub(crate) stop: CancellationToken,
     known: Mutex<HashMap<Digest, (User, Instant)>>,
     names: Mutex<HashMap<ProjectId, String>>,
     _listening: AbortOnDropHandle<()>,
@@ -95,6 +97,7 @@ impl Studio {
             resuming: Mutex::default(),
             turns: Mutex::default(),
             tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
             known: Mutex::default(),
             names: Mutex::default(),
             _listening: AbortOnDropHandle::new(listening),
@@ -106,6 +109,7 @@ impl Studio {
 
     /// Waits, within reason, for what was begun for users and goes on.
     pub async fn close(&self) {
+        self.inner.stop.cancel();
         self.inner.tasks.close();
         if tokio::time::timeout(LAST_WORK, self.inner.tasks.wait()).await.is_err() {
             tracing::warn!("a preview was still being woken or restored");
@@ -172,7 +176,7 @@ impl Studio {
     /// The user's own job.
     pub(crate) async fn own(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
         let job = self.records().job(id).await?;
-        job.filter(|job| job.user == user.id).ok_or(StudioError::NotFound)
+        job.filter(|job| job.user == user.id && !job.deleted).ok_or(StudioError::NotFound)
     }
 
     /// Changes a job, tells of it, and lets watchers hear it.

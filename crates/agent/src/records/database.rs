@@ -169,6 +169,17 @@ impl RunRecords for DatabaseRunRecords {
         Ok(())
     }
 
+    async fn remove(&self, id: &RunId) -> Result<(), RunRecordsError> {
+        let transaction = self.database.begin().await.map_err(cannot("change"))?;
+        let run = run::Entity::delete_by_id(id.as_str()).exec(&transaction).await;
+        run.map_err(cannot("change"))?;
+        let entries = entry::Entity::delete_many().filter(entry::Column::Run.eq(id.as_str())).exec(&transaction).await;
+        entries.map_err(cannot("change"))?;
+        let answers = answer::Entity::delete_many().filter(answer::Column::Run.eq(id.as_str())).exec(&transaction).await;
+        answers.map_err(cannot("change"))?;
+        transaction.commit().await.map_err(cannot("change"))
+    }
+
     async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
         self.set_cancel(id, true).await
     }

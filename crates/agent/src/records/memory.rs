@@ -95,6 +95,12 @@ impl RunRecords for MemoryRunRecords {
         Ok(())
     }
 
+    async fn remove(&self, id: &RunId) -> Result<(), RunRecordsError> {
+        self.runs().remove(id);
+        self.answers().retain(|(run, _), _| run != id);
+        Ok(())
+    }
+
     async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
         Ok(self.runs().get_mut(id).map(|(run, _)| run.cancel_asked = true).is_some())
     }

@@ -145,6 +145,9 @@ pub trait RunRecords: Send + Sync {
     /// Replaces the limits of a run that is to go on.
     async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError>;
 
+    /// Removes a run with all that was recorded of it. Removing what is absent succeeds.
+    async fn remove(&self, id: &RunId) -> Result<(), RunRecordsError>;
+
     /// Asks whoever drives it to stop. False when there is no such run.
     async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError>;
 

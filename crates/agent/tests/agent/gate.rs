@@ -93,6 +93,10 @@ impl RunRecords for Gated {
         self.inner.replan(id, plan).await
     }
 
+    async fn remove(&self, id: &RunId) -> Result<(), RunRecordsError> {
+        self.inner.remove(id).await
+    }
+
     async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
         self.inner.ask_to_cancel(id).await
     }

@@ -101,6 +101,14 @@ async fn contract((one, two): Pair) {
     });
     let won = futures::future::join_all(tries).await.into_iter().filter(|won| *won.as_ref().expect("no panic")).count();
     assert_eq!(won, 1);
+
+    for _ in 0..2 {
+        one.remove(&old.id).await.expect("removed, also when it is gone");
+        assert_eq!(two.run(&old.id).await.expect("read"), None);
+        assert!(two.entries(&old.id, 0).await.expect("entries").is_empty());
+        assert_eq!(two.answered(&old.id, "call_1").await.expect("read"), None);
+    }
+    assert_eq!(two.entries(&new.id, 0).await.expect("entries").len(), 1, "another's stay");
 }
 
 #[tokio::test]

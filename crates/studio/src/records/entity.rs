@@ -123,6 +123,8 @@ pub(super) mod job {
         pub cancel_asked: bool,
         pub settled: bool,
         pub events: i64,
+        pub restore_to: Option<String>,
+        pub deleted: bool,
     }
 
     #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

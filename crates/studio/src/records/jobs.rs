@@ -1,12 +1,13 @@
 //! Jobs: taken in, claimed, changed, forgotten.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use agent::RunId;
 use jiff::{SignedDuration, Timestamp};
 use sea_orm::sea_query::{Expr, ExprTrait, LockBehavior, LockType, Query, Value as SqlValue};
 use sea_orm::{
-    ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder,
+    ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
     TransactionTrait,
 };
 use serde_json::{Map, Value};
@@ -92,6 +93,8 @@ impl Records {
             cancel_asked: false,
             settled: false,
             events: number(events.len() as u64),
+            restore_to: None,
+            deleted: false,
         };
         let insert = job::Entity::insert(row.clone().into_active_model());
         insert.exec_without_returning(&transaction).await.map_err(cannot("write"))?;
@@ -112,6 +115,16 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn jobs(&self, user: &UserId, project: Option<&ProjectId>) -> Result<Vec<JobRecord>, RecordsError> {
+        let mut jobs = self.ever(user, project).await?;
+        jobs.retain(|job| !job.deleted);
+        Ok(jobs)
+    }
+
+    /// The same with those that were deleted: what they used was used.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn ever(&self, user: &UserId, project: Option<&ProjectId>) -> Result<Vec<JobRecord>, RecordsError> {
         let mut wanted = job::Entity::find().filter(job::Column::User.eq(user.as_str()));
         if let Some(project) = project {
             wanted = wanted.filter(job::Column::Project.eq(project.as_str()));
@@ -128,6 +141,7 @@ impl Records {
         let rows = job::Entity::find()
             .filter(job::Column::Project.eq(project.as_str()))
             .filter(job::Column::Status.eq(Status::Ready.as_str()))
+            .filter(job::Column::Deleted.eq(false))
             .order_by_desc(job::Column::BuildVersion)
             .all(&self.database)
             .await;
@@ -142,6 +156,7 @@ impl Records {
         let rows = job::Entity::find()
             .filter(job::Column::Status.eq(Status::Ready.as_str()))
             .filter(job::Column::Settled.eq(true))
+            .filter(job::Column::Deleted.eq(false))
             .filter(job::Column::SandboxPaused.eq(false))
             .filter(job::Column::SandboxId.is_not_null())
             .filter(job::Column::SandboxExpiresAtUs.lt(moment.as_microsecond()))
@@ -159,15 +174,50 @@ impl Records {
         row.map_err(cannot("read"))?.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
     }
 
-    /// Takes the oldest job that has something left to be done and that nobody has, for as long as `lease`: one statement, so
-    /// that of two who want the same one gets it.
+    /// Whether a job that has not begun to be built wants its files from the snapshots of that workspace.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn is_waited_for(&self, files_of: &WorkspaceName) -> Result<bool, RecordsError> {
+        let begin = [Status::Queued, Status::Provisioning].map(Status::as_str);
+        let waiting = job::Entity::find()
+            .filter(job::Column::BeginsFrom.eq(files_of.as_str()))
+            .filter(job::Column::Status.is_in(begin))
+            .one(&self.database)
+            .await;
+        Ok(waiting.map_err(cannot("read"))?.is_some())
+    }
+
+    /// Which project each workspace that was ever made is of, by name.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn project_names(&self) -> Result<HashMap<String, String>, RecordsError> {
+        let projects = project::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
+        let names: HashMap<String, String> = projects.into_iter().map(|row| (row.id, row.name)).collect();
+        let jobs: Vec<(String, String)> = job::Entity::find()
+            .select_only()
+            .columns([job::Column::Workspace, job::Column::Project])
+            .into_tuple()
+            .all(&self.database)
+            .await
+            .map_err(cannot("read"))?;
+        let named = jobs.into_iter().filter_map(|(workspace, project)| Some((workspace, names.get(&project)?.clone())));
+        Ok(named.collect())
+    }
+
+    /// Takes the oldest job that has something left to be done and that nobody has, or the one that is named if it is such a job, for
+    /// as long as `lease`: one statement, so that of two who want the same one gets it.
     ///
     /// # Errors
     /// The records cannot be written.
-    pub async fn claim(&self, lease: Duration) -> Result<Option<JobRecord>, RecordsError> {
+    pub async fn claim(&self, lease: Duration, only: Option<&JobId>) -> Result<Option<JobRecord>, RecordsError> {
         let (now, claim) = (Timestamp::now(), Uuid::new_v4().to_string());
         let free = || {
-            Condition::all().add(job::Column::Settled.eq(false)).add(job::Column::LeaseUntilUs.lt(now.as_microsecond()))
+            Condition::all()
+                .add(job::Column::Settled.eq(false))
+                .add(job::Column::LeaseUntilUs.lt(now.as_microsecond()))
+                .add_option(only.map(|id| job::Column::Id.eq(id.as_str())))
         };
         // On Postgres whoever comes second takes the next one instead of waiting for this; SQLite has one writer.
         let oldest = Query::select()
@@ -248,43 +298,56 @@ impl Records {
         change: Change,
         events: Vec<(Timestamp, Map<String, Value>)>,
     ) -> Result<Option<JobRecord>, RecordsError> {
+        let mut events = events;
+        let refund = change.refund;
+        let count = number(events.len() as u64) + i64::from(refund.is_some());
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
-        let row = apply(&transaction, id, held, change, number(events.len() as u64)).await.map_err(cannot("write"))?;
+        let row = apply(&transaction, id, held, change, count).await.map_err(cannot("write"))?;
         let Some(row) = row else { return Ok(None) };
-        let before = row.events - number(events.len() as u64);
-        append(&transaction, id.as_str(), before, &events).await.map_err(cannot("write"))?;
+        if let Some(reason) = refund {
+            let user = row.user.parse().map_err(cannot("understand"))?;
+            let charged = charge(&transaction, &user, 1, reason, Some(id)).await.map_err(cannot("write"))?;
+            let Credited::Done(left) = charged else { return Ok(None) };
+            events.push((Timestamp::now(), body::credit(1, left, reason)));
+        }
+        append(&transaction, id.as_str(), row.events - count, &events).await.map_err(cannot("write"))?;
         transaction.commit().await.map_err(cannot("write"))?;
         JobRecord::from_row(row).map(Some).map_err(cannot("understand"))
     }
 
-    /// Gives the credit of a job back, once, and tells of it.
+    /// Forgets a job that was deleted, with its events and pictures. What is left says whose it was, what it cost, and where that
+    /// stands in the book.
     ///
     /// # Errors
     /// The records cannot be written.
-    pub async fn give_back(&self, job: &JobRecord, reason: &str) -> Result<(), RecordsError> {
+    pub async fn forget(&self, id: &JobId, attempt: i64) -> Result<bool, RecordsError> {
+        use job::Column;
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
-        let row = apply(&transaction, &job.id, Held::Anybody, Change::default(), 1).await.map_err(cannot("write"))?;
-        let Some(row) = row else { return Ok(()) };
-        let charged = charge(&transaction, &job.user, 1, reason, Some(&job.id)).await.map_err(cannot("write"))?;
-        let Credited::Done(left) = charged else { return Ok(()) };
-        let told = [(Timestamp::now(), body::credit(1, left, reason))];
-        append(&transaction, job.id.as_str(), row.events - 1, &told).await.map_err(cannot("write"))?;
-        transaction.commit().await.map_err(cannot("write"))
-    }
-
-    /// Forgets a job with its events and pictures.
-    ///
-    /// # Errors
-    /// The records cannot be written.
-    pub async fn forget(&self, id: &JobId) -> Result<bool, RecordsError> {
-        let transaction = self.database.begin().await.map_err(cannot("write"))?;
-        let gone = job::Entity::delete_by_id(id.as_str()).exec(&transaction).await.map_err(cannot("write"))?;
+        let forgotten = job::Entity::update_many()
+            .col_expr(Column::Goal, Expr::value(""))
+            .col_expr(Column::Spec, Expr::value("{}"))
+            .col_expr(Column::StageLabel, Expr::value(""))
+            .col_expr(Column::SandboxId, Expr::value(None::<String>))
+            .col_expr(Column::SandboxPaused, Expr::value(false))
+            .col_expr(Column::PreviewUrl, Expr::value(None::<String>))
+            .col_expr(Column::ErrorMessage, Expr::value(None::<String>))
+            .col_expr(Column::Events, Expr::value(0_i64))
+            .col_expr(Column::Settled, Expr::value(true))
+            .filter(Column::Id.eq(id.as_str()))
+            .filter(Column::Deleted.eq(true))
+            .filter(Column::Attempt.eq(attempt))
+            .exec(&transaction)
+            .await
+            .map_err(cannot("write"))?;
+        if forgotten.rows_affected == 0 {
+            return Ok(false);
+        }
         let events = event::Entity::delete_many().filter(event::Column::Job.eq(id.as_str()));
         events.exec(&transaction).await.map_err(cannot("write"))?;
         let pictures = screenshot::Entity::delete_many().filter(screenshot::Column::Job.eq(id.as_str()));
         pictures.exec(&transaction).await.map_err(cannot("write"))?;
         transaction.commit().await.map_err(cannot("write"))?;
-        Ok(gone.rows_affected > 0)
+        Ok(true)
     }
 }
 
@@ -311,6 +374,9 @@ async fn apply<C: ConnectionTrait>(
         run_entries,
         cancel_asked,
         settled,
+        restore_to,
+        deleted,
+        refund: _,
     } = change;
     let micros = |at: Timestamp| at.as_microsecond();
     let (preview_url, preview_port) = match preview {
@@ -318,7 +384,7 @@ async fn apply<C: ConnectionTrait>(
         Some(None) => (Some(None), Some(None)),
         None => (None, None),
     };
-    let sets: [(Column, Option<SqlValue>); 14] = [
+    let sets: [(Column, Option<SqlValue>); 17] = [
         (Column::Status, status.map(|(_, to)| to.as_str().into())),
         (Column::StageLabel, stage_label.map(Into::into)),
         (Column::FinishedAtUs, finished_at.map(|at| micros(at).into())),
@@ -333,6 +399,10 @@ async fn apply<C: ConnectionTrait>(
         (Column::RunEntries, run_entries.map(|(_, to)| number(to).into())),
         (Column::CancelAsked, cancel_asked.map(Into::into)),
         (Column::Settled, settled.map(Into::into)),
+        // Whoever has the next thing to be done need not wait for the end of a lease that nobody needs any more.
+        (Column::LeaseUntilUs, settled.filter(|settled| *settled).map(|_| 0_i64.into())),
+        (Column::RestoreTo, restore_to.map(|stamp| stamp.map(String::from).into())),
+        (Column::Deleted, deleted.map(Into::into)),
     ];
     let mut update = job::Entity::update_many()
         .col_expr(Column::Events, Expr::col(Column::Events).add(events))
@@ -347,6 +417,9 @@ async fn apply<C: ConnectionTrait>(
     }
     if let Some((from, _)) = status {
         update = update.filter(Column::Status.eq(from.as_str()));
+    }
+    if settled == Some(false) {
+        update = update.filter(Column::Settled.eq(true));
     }
     if let Some((from, _)) = run_entries {
         update = update.filter(Column::RunEntries.eq(number(from)));

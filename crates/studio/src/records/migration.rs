@@ -12,7 +12,7 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(Users), Box::new(Jobs), Box::new(Timeline)]
+        vec![Box::new(Users), Box::new(Jobs), Box::new(Timeline), Box::new(Errands)]
     }
 
     fn migration_table_name() -> DynIden {
@@ -168,6 +168,30 @@ impl MigrationTrait for Timeline {
     }
 }
 
+/// What is still to be done for a job that has ended.
+struct Errands;
+
+impl MigrationName for Errands {
+    fn name(&self) -> &str {
+        "m0004_errands"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Errands {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let columns =
+            [("restore_to", string_null("restore_to")), ("deleted", boolean("deleted").default(false).to_owned())];
+        for (name, column) in columns {
+            // A step that broke off may have made it.
+            if !manager.has_column("studio_job", name).await? {
+                manager.alter_table(Table::alter().table("studio_job").add_column(column).to_owned()).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
 async fn index(
     manager: &SchemaManager<'_>,
     table: &'static str,
@@ -199,11 +223,20 @@ mod tests {
                     "INSERT INTO studio_user (id, name, created_at_us) VALUES ('usr_0123456789abcdef0123', 'old', 1)";
                 database.execute_unprepared(old).await.expect("somebody from before");
             }
+            if done >= 2 {
+                let old = "INSERT INTO studio_job (id, project, owner, goal, spec, model, status, stage_label, created_at_us, \
+                     build_version, workspace, workspace_path) VALUES ('job_0123456789abcdef0123', 'prj_0123456789abcdef0123', \
+                     'usr_0123456789abcdef0123', 'g', '{}', 'm', 'ready', 'Ready', 1, 1, 'job-0123456789abcdef0123', '/p')";
+                database.execute_unprepared(old).await.expect("a job from before");
+            }
             drop(database);
             for _ in 0..2 {
                 let records = Records::open(&url).await.expect("the newest form");
                 let old = records.user_named("old").await.expect("read");
                 assert_eq!(old.is_some(), done > 0, "{done} steps done before");
+                let job = records.job(&"job_0123456789abcdef0123".parse().expect("an id")).await.expect("read");
+                let as_new = job.as_ref().map(|job| (job.deleted, job.restore_to, job.sandbox_paused));
+                assert_eq!(as_new, (done >= 2).then_some((false, None, false)), "{done} steps done before");
                 records.close().await.expect("closed");
             }
             let records = Records::open(&url).await.expect("the newest form");

@@ -5,7 +5,7 @@ use agent::approval::Policy;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use workspace::WorkspaceName;
-use workspace::snapshot::ProjectId as SnapshotsOf;
+use workspace::snapshot::{ProjectId as SnapshotsOf, Stamp};
 
 use super::Damage;
 use super::entity::job;
@@ -77,6 +77,10 @@ pub struct JobRecord {
     pub settled: bool,
     /// How many events it has.
     pub events: u64,
+    /// Its files are to be those of this snapshot again.
+    pub restore_to: Option<Stamp>,
+    /// Nobody sees it any more; what it used stays known. Once it is settled, nothing else is left of it.
+    pub deleted: bool,
 }
 
 /// Who changes a job.
@@ -105,7 +109,12 @@ pub struct Change {
     /// From so many to so many, and only then.
     pub run_entries: Option<(u64, u64)>,
     pub cancel_asked: Option<bool>,
+    /// To false only from true: of two who have something to be done, one comes first.
     pub settled: Option<bool>,
+    pub restore_to: Option<Option<Stamp>>,
+    pub deleted: Option<bool>,
+    /// Gives the job's credit back, for this reason.
+    pub refund: Option<&'static str>,
 }
 
 pub(super) fn number(count: u64) -> i64 {
@@ -149,6 +158,8 @@ impl JobRecord {
             cancel_asked: row.cancel_asked,
             settled: row.settled,
             events: u64::try_from(row.events)?,
+            restore_to: row.restore_to.map(|stamp| stamp.parse()).transpose()?,
+            deleted: row.deleted,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use sea_orm::sea_query::OnConflict;
 use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect};
 
 use super::entity::screenshot;
@@ -12,6 +13,8 @@ use crate::view::{PictureFile, Screenshot};
 /// A picture that is to be kept.
 #[derive(Debug, Clone)]
 pub struct NewPicture {
+    /// Keeping the same again changes nothing.
+    pub id: ScreenshotId,
     pub device: String,
     pub width: u32,
     pub height: u32,
@@ -37,8 +40,8 @@ impl Records {
     /// # Errors
     /// The records cannot be written.
     pub async fn keep_picture(&self, job: &JobId, new: NewPicture) -> Result<Screenshot, RecordsError> {
-        let NewPicture { device, width, height, reason, media_type, content } = new;
-        let kept = Screenshot { id: ScreenshotId::new(), device, width, height, taken_at: Timestamp::now(), reason };
+        let NewPicture { id, device, width, height, reason, media_type, content } = new;
+        let kept = Screenshot { id, device, width, height, taken_at: Timestamp::now(), reason };
         let row = screenshot::Model {
             id: kept.id.to_string(),
             job: job.to_string(),
@@ -50,7 +53,8 @@ impl Records {
             media_type,
             content: content.into(),
         };
-        let insert = screenshot::Entity::insert(row.into_active_model());
+        let known = OnConflict::column(screenshot::Column::Id).do_nothing().to_owned();
+        let insert = screenshot::Entity::insert(row.into_active_model()).on_conflict(known);
         insert.exec_without_returning(&self.database).await.map_err(cannot("write"))?;
         Ok(kept)
     }

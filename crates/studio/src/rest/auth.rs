@@ -1,7 +1,7 @@
 //! Who asks: by a bearer token, or by the session's cookie, which browsers send along with whatever makes them ask. So, with the
 //! cookie, a request that changes something needs a header that no foreign page can set, and comes from our own origin.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::middleware::Next;
@@ -119,7 +119,16 @@ pub(super) fn names_own_origin(uri: &Uri, headers: &HeaderMap) -> bool {
 
 fn peer(extensions: &Extensions) -> Option<IpAddr> {
     let plain = extensions.get::<SocketAddr>().copied();
-    plain.or_else(|| extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0)).map(|peer| peer.ip())
+    let peer = plain.or_else(|| extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0))?;
+    Some(whole_network(peer.ip()))
+}
+
+/// Who has one address of the newer kind has a network of them, and could try from each.
+fn whole_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        plain @ IpAddr::V4(_) => plain,
+    }
 }
 
 #[cfg(test)]
@@ -145,6 +154,15 @@ mod tests {
         assert_eq!(found(&[("authorization", "Basic dTpw"), cookie]), None);
         assert_eq!(found(&[("cookie", "not_sandbar_session=c1")]), None);
         assert_eq!(found(&[]), None);
+    }
+
+    #[test]
+    fn a_network_counts_as_one() {
+        for (address, counted) in
+            [("192.0.2.7", "192.0.2.7"), ("::ffff:192.0.2.7", "192.0.2.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::")]
+        {
+            assert_eq!(whole_network(address.parse().expect("an address")).to_string(), counted);
+        }
     }
 
     #[test]

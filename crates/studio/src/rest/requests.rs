@@ -31,7 +31,7 @@ pub(super) struct NewGeneration {
     /// A git repository to begin with: an `https` URL.
     repo: Option<Text<2000>>,
     branch: Option<Text<250>>,
-    /// As `sandbar agent run --model` takes it.
+    /// As `sandbar run --model` takes it, if it is one of those that are offered.
     model: Option<Text<200>>,
     template: Option<Text<200>>,
     /// What the model may cost.

@@ -82,9 +82,9 @@ fn of_jobs(calls: Calls) -> Calls {
                 Method::DELETE,
                 "/api/jobs/{job_id}",
                 "delete",
-                "Forget a build, its sandbox and its pictures",
+                "Delete a build with its sandbox, files, snapshots and pictures; what it used stays in the books",
             )
-            .gives(StatusCode::NO_CONTENT, "It is forgotten.", Content::Nothing)
+            .gives(StatusCode::NO_CONTENT, "It is gone, and what it leaves is being removed.", Content::Nothing)
             .refuses([CONFLICT]),
             jobs::delete,
         )

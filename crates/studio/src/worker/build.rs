@@ -21,16 +21,18 @@ use super::run::{self, Broken};
 use crate::body;
 use crate::chain;
 use crate::error::StudioError;
+use crate::id::ScreenshotId;
 use crate::job::{Status, Step, next};
 use crate::previews::close;
 use crate::records::{Change, Held, JobRecord, NewPicture};
-use crate::seat::{self, Answer, Found};
+use crate::seat::{self, Found};
 use crate::studio::Studio;
 
 /// Workers that may have a job. One that ends them all is not given to another.
 const MOST_ATTEMPTS: i64 = 10;
-/// Before a job that could not be gone on with is tried again.
+/// Before a job that could not be gone on with is tried again, at first and at last.
 const AGAIN: Duration = Duration::from_secs(5);
+const AGAIN_AT_LAST: Duration = Duration::from_secs(60);
 /// A browser that takes longer takes no picture.
 const PHOTOGRAPH: Duration = Duration::from_secs(120);
 /// For saving files and ending a sandbox.
@@ -44,7 +46,7 @@ enum End {
 }
 
 /// Why a worker leaves a job as it is.
-enum Left {
+pub(super) enum Left {
     /// Another has it.
     Lost,
     /// Another may have it at once.
@@ -74,8 +76,9 @@ pub(super) async fn build(studio: Studio, job: JobRecord, stop: CancellationToke
         Left::Lost => return warn!("another worker has the job"),
         Left::Stopped => Duration::ZERO,
         Left::Again(reason) => {
-            warn!(reason, "the job is left for whoever comes next");
-            AGAIN
+            let rest = again(job.attempt);
+            warn!(reason, ?rest, "the job is left for whoever comes next");
+            rest
         }
     };
     if let Err(error) = studio.records().release(&job.id, job.attempt, rest).await {
@@ -83,14 +86,26 @@ pub(super) async fn build(studio: Studio, job: JobRecord, stop: CancellationToke
     }
 }
 
-struct Work<'a> {
-    studio: &'a Studio,
+/// Longer each time: whatever is wrong may take a while to pass.
+fn again(attempt: i64) -> Duration {
+    let doublings = u32::try_from(attempt.clamp(1, 10) - 1).unwrap_or_default();
+    (AGAIN * 2_u32.pow(doublings)).min(AGAIN_AT_LAST)
+}
+
+pub(super) struct Work<'a> {
+    pub(super) studio: &'a Studio,
     claim: &'a Claim,
-    attempt: i64,
+    pub(super) attempt: i64,
 }
 
 impl Work<'_> {
     async fn build(&self, mut job: JobRecord) -> Result<(), Left> {
+        if job.deleted {
+            return self.remove(&job).await;
+        }
+        if let Some(stamp) = job.restore_to {
+            return self.restore(&job, stamp).await;
+        }
         if !job.status.is_final() {
             self.tell_status(&job).await?;
             let (workspace, end) = match self.provisioned(&job).await? {
@@ -110,7 +125,7 @@ impl Work<'_> {
     }
 
     /// A change that only counts while this worker has the job.
-    async fn change(&self, job: &JobRecord, change: Change, told: Vec<body::Body>) -> Result<JobRecord, Left> {
+    pub(super) async fn change(&self, job: &JobRecord, change: Change, told: Vec<body::Body>) -> Result<JobRecord, Left> {
         self.studio.change(&job.id, Held::By(self.attempt), change, told).await?.ok_or(Left::Lost)
     }
 
@@ -224,15 +239,9 @@ impl Work<'_> {
     /// Where the application is looked at; none when it is nothing to look at.
     async fn served(&self, workspace: &Workspace) -> Result<Option<(String, u16)>, String> {
         let served = workspace.serve(None).await.map_err(|error| chain(&error))?;
+        let Some(ready) = served else { return Ok(None) };
         let pass = workspace.enter().await.map_err(|error| chain(&error))?;
-        let sandbox = pass.sandbox();
-        if let Some(ready) = served {
-            return Ok(Some((seat::url(sandbox, ready.port), ready.port)));
-        }
-        // The agent may have started something that no file speaks of.
-        let port = self.studio.inner.settings.preview_port;
-        let answers = seat::ask(&self.studio.inner.http, sandbox, port).await != Answer::NotYet;
-        Ok(answers.then(|| (seat::url(sandbox, port), port)))
+        Ok(Some((seat::url(pass.sandbox(), ready.port), ready.port)))
     }
 
     /// Writes down how the job ended. A job that had not come to be built costs nothing.
@@ -251,6 +260,12 @@ impl Work<'_> {
             error_message: message.clone(),
             ..Change::default()
         };
+        if job.status == Status::Provisioning {
+            change.refund = Some(match status {
+                Status::Cancelled => "the build was cancelled before it began",
+                _ => "the build could not begin",
+            });
+        }
         if status == Status::Ready
             && let Found::Running { sandbox, ends_at } = seat::look(self.studio.workspaces(), &job.workspace).await
         {
@@ -262,13 +277,6 @@ impl Work<'_> {
         let told = vec![body::status(status, status.label(), false, url, message.as_deref())];
         let ended = self.change(job, change, told).await?;
         info!(%status, message, "the job has ended");
-        if job.status == Status::Provisioning {
-            let reason = match status {
-                Status::Cancelled => "the build was cancelled before it began",
-                _ => "the build could not begin",
-            };
-            self.studio.give_back(&ended, reason).await?;
-        }
         Ok(ended)
     }
 
@@ -320,6 +328,7 @@ impl Studio {
             let mut kept = Vec::new();
             for picture in pictures {
                 let new = NewPicture {
+                    id: ScreenshotId::new(),
                     device: picture.device,
                     width: picture.width,
                     height: picture.height,

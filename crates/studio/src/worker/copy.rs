@@ -2,7 +2,7 @@
 //! was killed in between. Deltas go past both.
 
 use agent::records::Entry;
-use agent::{Books, Change as RunChange, Event, Part, RunId, Watcher};
+use agent::{Books, Change as RunChange, Event, Happened, Part, RunId, Watcher};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use workspace::ledger::Usd;
 use crate::body::{self, Body};
 use crate::chain;
 use crate::error::StudioError;
-use crate::id::JobId;
+use crate::id::{JobId, ScreenshotId};
 use crate::records::{Change, Held, NewPicture};
 use crate::studio::Studio;
 
@@ -38,7 +38,7 @@ impl Copier {
     pub(super) async fn follow(&mut self, mut watcher: Watcher) {
         while let Some(happened) = watcher.next().await {
             if happened.event.is_delta() {
-                if let Some(body) = to_body(&happened.event) {
+                if let Some(body) = to_body(&happened) {
                     self.studio.inner.timeline.delta(&self.job, body);
                 }
             } else if let Err(error) = self.copy().await {
@@ -60,8 +60,7 @@ impl Copier {
         for entry in entries {
             let at = entry.happened.ts;
             self.books.note(&entry.happened).await;
-            let Some(mut body) = to_body(&entry.happened.event) else { continue };
-            body.insert("turn".to_owned(), entry.happened.turn.into());
+            let Some(mut body) = to_body(&entry.happened) else { continue };
             if let Event::ToolCallFinished { .. } = entry.happened.event {
                 body.insert("images".to_owned(), self.keep_pictures(&entry).await?);
             }
@@ -94,11 +93,13 @@ impl Copier {
             _ => None,
         });
         let mut urls = Vec::new();
-        for (image, (media_type, data)) in images.iter().zip(pictures) {
+        for (number, (image, (media_type, data))) in images.iter().zip(pictures).enumerate() {
             let Ok(content) = STANDARD.decode(data) else { continue };
             let kept = self.studio.records().keep_picture(
                 &self.job,
                 NewPicture {
+                    // A worker that was killed before it could tell of them has kept them already.
+                    id: ScreenshotId::of(&format!("{}/{}/{number}", self.run, entry.happened.seq)),
                     device: if image.width < DESKTOP { "mobile" } else { "desktop" }.to_owned(),
                     width: image.width,
                     height: image.height,
@@ -113,9 +114,25 @@ impl Copier {
     }
 }
 
-fn to_body(event: &Event) -> Option<Body> {
-    match serde_json::to_value(event) {
-        Ok(Value::Object(body)) => Some(body),
-        _ => None,
+/// As the timeline has it: with the turn, since the numbers of a run are not the timeline's.
+fn to_body(happened: &Happened) -> Option<Body> {
+    let Ok(Value::Object(mut body)) = serde_json::to_value(&happened.event) else { return None };
+    body.insert("turn".to_owned(), happened.turn.into());
+    Some(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+
+    #[test]
+    fn what_is_for_eyes_only_has_its_turn_like_all_else() {
+        let text = || "Hello".to_owned();
+        for event in [Event::TextDelta { text: text() }, Event::ThinkingDelta { text: text() }, Event::Message { text: text() }] {
+            let happened = Happened { seq: 9, ts: Timestamp::UNIX_EPOCH, turn: 3, dropped: 0, event };
+            let body = to_body(&happened).expect("an object");
+            assert_eq!((&body["turn"], &body["text"], body.get("seq")), (&json!(3), &json!("Hello"), None), "{body:?}");
+        }
     }
 }

@@ -7,6 +7,7 @@
 
 mod build;
 mod copy;
+mod errand;
 mod lease;
 mod run;
 
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span, warn};
 
 use crate::chain;
+use crate::records::{Change, Held, JobRecord};
 use crate::studio::Studio;
 
 /// So long before the end of its sandbox a preview that somebody woke is put to sleep again, rather than lost. Earlier than
@@ -35,7 +37,7 @@ pub async fn work(studio: Studio, stop: CancellationToken) {
         // Before the look, so that what comes in meanwhile is not missed.
         let work = studio.inner.work.notified();
         while builds.len() < settings.builds {
-            match studio.records().claim(settings.lease).await {
+            match studio.records().claim(settings.lease, None).await {
                 Ok(Some(job)) => {
                     let span = info_span!("build", job = %job.id, attempt = job.attempt);
                     builds.spawn(build::build(studio.clone(), job, stop.clone()).instrument(span));
@@ -62,6 +64,13 @@ pub async fn work(studio: Studio, stop: CancellationToken) {
     while builds.join_next().await.is_some() {}
 }
 
+/// What is to be done for a job that was claimed and has ended.
+pub(crate) async fn errand(studio: Studio, job: JobRecord) {
+    let stop = studio.inner.stop.clone();
+    let span = info_span!("errand", job = %job.id, attempt = job.attempt);
+    build::build(studio, job, stop).instrument(span).await;
+}
+
 /// Previews that somebody woke and whose time is nearly over.
 async fn put_to_sleep(studio: &Studio) {
     let soon = Timestamp::now().saturating_add(BEDTIME).unwrap_or(Timestamp::MAX);
@@ -70,12 +79,12 @@ async fn put_to_sleep(studio: &Studio) {
         Err(error) => return warn!(error = %chain(&error), "previews that end were not looked for"),
     };
     for job in ending {
-        match studio.put_to_sleep(&job).await {
+        match studio.put_to_sleep_by(&job, Some(soon)).await {
             Ok(_) => {}
             // It is gone: nothing is left to be put to sleep, now or later.
             Err(crate::StudioError::NotFound) => {
-                let over = crate::records::Change { sandbox_expires_at: Some(None), ..Default::default() };
-                if let Err(error) = studio.change(&job.id, crate::records::Held::Anybody, over, Vec::new()).await {
+                let over = Change { sandbox_expires_at: Some(None), ..Change::default() };
+                if let Err(error) = studio.change(&job.id, Held::Anybody, over, Vec::new()).await {
                     warn!(job = %job.id, error = %chain(&error), "the end of a sandbox was not noted");
                 }
             }

@@ -1,5 +1,6 @@
 //! The studio on both databases.
 
+mod far;
 mod programs;
 mod records;
 mod rest;

@@ -51,6 +51,15 @@ pub(crate) struct Alone {
     pub(crate) address: String,
     pub(crate) token: Option<String>,
     pub(crate) process: Tied,
+    log: PathBuf,
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
 }
 
 impl Alone {
@@ -62,6 +71,8 @@ impl Alone {
             .env("SANDBAR_LOG", std::env::var("SANDBAR_LOG").unwrap_or_else(|_| "warn".into()));
         command.env("XDG_CONFIG_HOME", directory.join("none")).env("XDG_DATA_HOME", directory.join("none"));
         command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let log = directory.join("log");
+        command.stderr(std::fs::File::options().create(true).append(true).open(&log).expect("a log"));
         let (process, output) = Tied::start(command, "TERM");
         let mut token = None;
         for line in BufReader::new(output.expect("stdout is piped")).lines() {
@@ -70,10 +81,15 @@ impl Alone {
                 token = Some(value.to_owned());
             }
             if let Some(address) = line.strip_prefix("ready: http://") {
-                return Self { address: address.to_owned(), token, process };
+                return Self { address: address.to_owned(), token, process, log };
             }
         }
-        panic!("the studio did not become ready");
+        panic!("the studio did not become ready: {}", std::fs::read_to_string(&log).unwrap_or_default());
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use sandbar_studio::records::{Change, Credited, Held, NameTaken, NewJob, NewPicture, Records, Spec};
+use sandbar_studio::records::{Change, Credited, Held, JobRecord, NameTaken, NewJob, NewPicture, Records, Spec};
 use sandbar_studio::token::{Digest, new_token};
-use sandbar_studio::{JobId, Status, User};
+use sandbar_studio::{JobId, ScreenshotId, Status, User};
 use sdk::Secret;
 use serde_json::{Map, Value, json};
 
@@ -74,13 +74,67 @@ async fn credits_are_spent_once(one: &Records, two: &Records) {
     assert_eq!(one.credits(&bob.id).await.expect("read"), 0);
     let jobs = two.jobs(&bob.id, None).await.expect("read");
     assert_eq!(jobs.len(), 3);
-    one.give_back(&jobs[0], "it could not begin").await.expect("given back");
-    assert_eq!(two.credits(&bob.id).await.expect("read"), 1);
-    for job in jobs {
-        assert!(one.forget(&job.id).await.expect("forgotten"));
-        assert!(!two.forget(&job.id).await.expect("asked"));
-        assert!(one.events(&job.id, 0).await.expect("read").is_empty());
+
+    // A credit comes back with the change that it is the end of, once, and is told of.
+    let cancelled = Change {
+        status: Some((Status::Queued, Status::Cancelled)),
+        settled: Some(true),
+        refund: Some("it never began"),
+        ..Change::default()
+    };
+    for job in &jobs[..2] {
+        let ended = one.change(&job.id, Held::Anybody, cancelled.clone(), vec![body(1)]).await.expect("asked");
+        assert_eq!(ended.expect("ended").events, 4);
+        assert!(two.change(&job.id, Held::Anybody, cancelled.clone(), Vec::new()).await.expect("asked").is_none());
+        let told = two.events(&job.id, 3).await.expect("read");
+        assert_eq!((&told[0].body["type"], &told[0].body["change"]), (&"credit".into(), &1.into()), "{told:?}");
     }
+    assert_eq!(two.credits(&bob.id).await.expect("read"), 2);
+    let failed = Change { status: Some((Status::Queued, Status::Failed)), settled: Some(true), ..Change::default() };
+    one.change(&jobs[2].id, Held::Anybody, failed, Vec::new()).await.expect("asked").expect("ended");
+}
+
+/// A job that is deleted is seen no more, is somebody's to remove, and leaves what it cost.
+async fn deleted(one: &Records, two: &Records) {
+    let fay = one.add_user("fay", &digest(), 3).await.expect("added");
+    let taken = async |new: NewJob| one.take_in(&new).await.expect("asked").expect("taken in");
+    let gone = taken(new_job(one, &fay, "shop").await).await;
+    let end = Change {
+        status: Some((Status::Queued, Status::Cancelled)),
+        settled: Some(true),
+        cost_nanos: Some(5),
+        ..Change::default()
+    };
+    one.change(&gone.id, Held::Anybody, end.clone(), Vec::new()).await.expect("asked").expect("ended");
+    let from = gone.workspace.as_str().parse().expect("an id");
+    let waiting = taken(NewJob { begins_from: Some(from), ..new_job(one, &fay, "shop").await }).await;
+    assert!(two.is_waited_for(&gone.workspace).await.expect("read"));
+    one.change(&waiting.id, Held::Anybody, end, Vec::new()).await.expect("asked").expect("ended");
+    assert!(!two.is_waited_for(&gone.workspace).await.expect("read"));
+
+    let delete = Change { deleted: Some(true), settled: Some(false), ..Change::default() };
+    one.change(&gone.id, Held::Anybody, delete.clone(), Vec::new()).await.expect("asked").expect("noted");
+    assert!(two.change(&gone.id, Held::Anybody, delete, Vec::new()).await.expect("asked").is_none(), "by one alone");
+    let seen = |jobs: Vec<JobRecord>| jobs.iter().map(|job| job.id.clone()).collect::<Vec<_>>();
+    assert_eq!(seen(two.jobs(&fay.id, None).await.expect("read")), std::slice::from_ref(&waiting.id));
+    assert_eq!(two.ever(&fay.id, Some(&gone.project)).await.expect("read").len(), 2);
+
+    // Whoever has it removes it; one who was held up does not.
+    assert!(one.claim(LEASE, Some(&waiting.id)).await.expect("asked").is_none(), "nothing is to be done there");
+    let first = one.claim(Duration::ZERO, Some(&gone.id)).await.expect("asked").expect("free");
+    let second = loop {
+        if let Some(job) = two.claim(LEASE, Some(&gone.id)).await.expect("asked") {
+            break job;
+        }
+    };
+    assert!(first.deleted && second.deleted && second.attempt == first.attempt + 1);
+    assert!(!one.forget(&gone.id, first.attempt).await.expect("asked"));
+    assert!(two.forget(&gone.id, second.attempt).await.expect("asked"));
+    assert!(one.events(&gone.id, 0).await.expect("read").is_empty());
+    let left = one.job(&gone.id).await.expect("read").expect("what it cost");
+    assert_eq!((left.goal.as_str(), left.cost_nanos, left.settled, left.deleted), ("", 5, true, true));
+    let names = two.project_names().await.expect("read");
+    assert_eq!(names.get(gone.workspace.as_str()).map(String::as_str), Some("shop"));
 }
 
 /// Of all who claim, one gets each job; and only the last one's word counts.
@@ -93,14 +147,14 @@ async fn claims(one: &Records, two: &Records) {
     }
     let claiming = (0..10).map(|number| {
         let records = if number % 2 == 0 { one.clone() } else { two.clone() };
-        tokio::spawn(async move { records.claim(LEASE).await.expect("asked") })
+        tokio::spawn(async move { records.claim(LEASE, None).await.expect("asked") })
     });
     let mut claimed = Vec::new();
     for claiming in claiming.collect::<Vec<_>>() {
         claimed.extend(claiming.await.expect("no panic"));
     }
     // One that lost a race on Postgres may have got nothing although there was something.
-    while let Some(job) = one.claim(LEASE).await.expect("asked") {
+    while let Some(job) = one.claim(LEASE, None).await.expect("asked") {
         claimed.push(job);
     }
     assert!(claimed.iter().all(|job| (job.status, job.attempt) == (Status::Provisioning, 1)), "{claimed:?}");
@@ -113,7 +167,7 @@ async fn claims(one: &Records, two: &Records) {
     let id = &ids[0];
     assert_eq!(one.renew(id, 1, Duration::ZERO).await.expect("asked"), Some(false));
     let again = loop {
-        if let Some(job) = two.claim(LEASE).await.expect("asked") {
+        if let Some(job) = two.claim(LEASE, None).await.expect("asked") {
             break job;
         }
     };
@@ -142,14 +196,19 @@ async fn claims(one: &Records, two: &Records) {
 
     // Given back, it is had at once; settled, never again.
     two.release(id, 2, Duration::ZERO).await.expect("released");
-    let third = one.claim(LEASE).await.expect("asked").expect("free");
+    let third = one.claim(LEASE, None).await.expect("asked").expect("free");
     assert_eq!((&third.id, third.attempt, third.status), (id, 3, Status::Building));
     for (id, attempt) in ids.iter().zip([3, 1, 1, 1]) {
         let done = Change { settled: Some(true), ..Change::default() };
         assert!(one.change(id, Held::By(attempt), done, Vec::new()).await.expect("asked").is_some());
-        one.release(id, attempt, Duration::ZERO).await.expect("released");
     }
-    assert!(two.claim(LEASE).await.expect("asked").is_none());
+    assert!(two.claim(LEASE, None).await.expect("asked").is_none());
+
+    // Something is to be done again: it is had at once, whoever had it before.
+    let more = Change { settled: Some(false), deleted: Some(true), ..Change::default() };
+    assert!(one.change(id, Held::Anybody, more, Vec::new()).await.expect("asked").is_some());
+    assert_eq!(two.claim(LEASE, None).await.expect("asked").map(|job| job.attempt), Some(4));
+    assert!(two.forget(id, 4).await.expect("asked"));
 }
 
 /// Events have no gaps, whoever writes them, and a read in pieces has them all.
@@ -179,6 +238,7 @@ async fn events(one: &Records, two: &Records) {
     assert_eq!(one.event_counts(&[job.id.clone(), JobId::new()]).await.expect("read"), [(job.id.clone(), 802)]);
 
     let picture = |device: &str| NewPicture {
+        id: ScreenshotId::new(),
         device: device.into(),
         width: 390,
         height: 844,
@@ -187,7 +247,9 @@ async fn events(one: &Records, two: &Records) {
         content: vec![0, 255, 7].into(),
     };
     let desktop = one.keep_picture(&job.id, picture("desktop")).await.expect("kept");
-    let mobile = two.keep_picture(&job.id, picture("mobile")).await.expect("kept");
+    let twice = picture("mobile");
+    one.keep_picture(&job.id, twice.clone()).await.expect("kept");
+    let mobile = two.keep_picture(&job.id, twice).await.expect("kept already");
     let kept = two.pictures(&job.id).await.expect("read");
     assert_eq!(kept.iter().map(|one| &one.id).collect::<Vec<_>>(), [&mobile.id, &desktop.id]);
     assert_eq!(
@@ -223,6 +285,7 @@ async fn contract(url: &str) {
     let (one, two) = (open(url).await, open(url).await);
     users(&one, &two).await;
     credits_are_spent_once(&one, &two).await;
+    deleted(&one, &two).await;
     claims(&one, &two).await;
     events(&one, &two).await;
 }

@@ -123,6 +123,39 @@ async fn a_build_becomes_ready_sleeps_wakes_expires_and_is_built_again() {
     assert_eq!((&second["build_version"], &second["rebuilt_from"]), (&json!(2), &json!(job)));
     assert_eq!(user.get(&format!("/api/jobs/{rebuilt}/files")).await["entries"].as_array().map(Vec::len), Some(3));
     assert_eq!(user.get("/api/me").await["credits"], 8);
+
+    // Its files are those of a snapshot again, and it is awake then.
+    let saved = user.get(&format!("/api/jobs/{rebuilt}/snapshots")).await["snapshots"][0].clone();
+    let restore = format!("/api/jobs/{rebuilt}/restore");
+    let (status, begun) = user.post(&restore, &json!({ "key": saved["key"] })).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{begun}");
+    let looked = user.get(&format!("/api/jobs/{rebuilt}/preview")).await;
+    assert!(["starting", "active"].contains(&looked["state"].as_str().expect("a state")), "{looked}");
+    let awake = |seen: &Value| seen["stage_label"] == "Ready" && seen["sandbox_paused"] == false;
+    let restored = user.until(&rebuilt, "restored and awake", awake).await;
+    assert_eq!(restored["sandbox_id"], second["sandbox_id"], "where it was");
+    let told = timeline(&whole, &rebuilt).await;
+    assert!(told.iter().all(|event| event["message"].is_null()), "nothing went wrong: {told:#?}");
+    assert_eq!((count(&told, "restored"), count(&told, "resumed")), (1, 1), "{told:#?}");
+
+    // One book for all: the builds stand beside the workspaces.
+    let usage = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(testing::program());
+        testing::without_settings(&mut command).args(["usage", "--json", "--data"]).arg(whole.data()).args(arguments);
+        command.env("XDG_DATA_HOME", whole.data().join("none")).env("XDG_CONFIG_HOME", whole.data().join("none"));
+        let done = command.output().expect("the program runs");
+        assert!(done.status.success(), "{done:?}");
+        serde_json::from_slice::<Value>(&done.stdout).expect("JSON")
+    };
+    let all = usage(&[]);
+    assert_eq!(all["projects"].as_object().map(|all| all.keys().map(String::as_str).collect::<Vec<_>>()), Some(vec!["studio/Counter"]));
+    let jobs: Vec<&String> = all["jobs"].as_object().expect("jobs").keys().collect();
+    assert!(jobs.contains(&&job) && jobs.contains(&&rebuilt), "{all:#}");
+    assert!(all["total"]["creations"].as_u64() >= Some(2), "{all:#}");
+    for name in ["Counter", "studio/Counter"] {
+        assert_eq!(usage(&["--project", name])["total"]["creations"], all["total"]["creations"], "{name}");
+    }
+    assert_eq!(usage(&["--project", "another"])["lines"], json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -125,9 +125,14 @@ impl From<Stamp> for String {
     }
 }
 
+/// Under which all is that the store keeps for a project.
+pub(crate) fn everything(project: &ProjectId) -> Key {
+    Key::from_iter(["projects", project.as_str()])
+}
+
 /// Under which all of a project's snapshots are.
 pub(crate) fn folder(project: &ProjectId) -> Key {
-    Key::from_iter(["projects", project.as_str(), "snapshots"])
+    everything(project).join("snapshots")
 }
 
 pub(crate) fn archive(project: &ProjectId, stamp: Stamp) -> Key {
@@ -140,7 +145,7 @@ pub(crate) fn manifest(project: &ProjectId, stamp: Stamp) -> Key {
 
 /// Where it is remembered what a look at an archive showed. Not among the snapshots: it is none of their objects.
 pub(crate) fn check(project: &ProjectId, stamp: Stamp) -> Key {
-    Key::from_iter(["projects", project.as_str(), "checks"]).join(format!("{stamp}.json"))
+    everything(project).join("checks").join(format!("{stamp}.json"))
 }
 
 /// Of no snapshot.

@@ -1,8 +1,10 @@
 //! Removes old snapshots. The manifest goes first: from then on the snapshot does not exist, and what is left of it is an
 //! archive that nothing speaks of, which the next prune removes.
 
+use object_store::ObjectMeta;
+
 use super::Snapshots;
-use super::key::{self, ProjectId, Stamp};
+use super::key::{self, Part, ProjectId, Stamp};
 use super::listing::{Condition, Generations};
 use super::store::StoreError;
 use crate::faults::{Point, reach};
@@ -60,6 +62,21 @@ impl Snapshots {
         Ok(pruned)
     }
 
+    /// Removes all snapshots of a project, and whatever else the store keeps for it. Nobody may be saving there.
+    ///
+    /// # Errors
+    /// When the store is in trouble; calling again goes on.
+    pub async fn remove_all(&self, project: &ProjectId) -> Result<(), StoreError> {
+        let _turn = self.turn(project).await;
+        let all = self.objects.list(&key::everything(project)).await?;
+        let is_manifest = |object: &ObjectMeta| matches!(key::parse(&object.location), Some((_, Part::Manifest)));
+        let (manifests, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(is_manifest);
+        for object in manifests.into_iter().chain(rest) {
+            self.objects.delete(&object.location).await?;
+        }
+        self.objects.sweep(&key::folder(project)).await.map(drop)
+    }
+
     /// The last of the newest whole snapshots that are kept; none when there are not that many.
     async fn oldest_kept(
         &self,
@@ -81,5 +98,35 @@ impl Snapshots {
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Objects;
+    use object_store::path::Path as Key;
+
+    #[tokio::test]
+    async fn nothing_of_a_project_is_left_and_others_keep_theirs() {
+        let snapshots = Snapshots::new(Objects::memory());
+        let (gone, kept): (ProjectId, ProjectId) = ("gone".parse().expect("an id"), "gone-not".parse().expect("an id"));
+        let (stamp, other): (Stamp, Stamp) =
+            ("20261116T000937Z".parse().expect("a stamp"), "20261116T000938Z".parse().expect("a stamp"));
+        for project in [&gone, &kept] {
+            let whole = [key::archive(project, stamp), key::manifest(project, stamp), key::check(project, stamp)];
+            // A save that broke off, too.
+            for key in whole.into_iter().chain([key::archive(project, other)]) {
+                snapshots.objects().put(&key, "x".into()).await.expect("written");
+            }
+        }
+        for _ in 0..2 {
+            snapshots.remove_all(&gone).await.expect("removed, also when nothing is there any more");
+            assert_eq!(snapshots.stored_bytes(&gone).await.expect("listed"), 0);
+        }
+        assert_eq!(snapshots.stored_bytes(&kept).await.expect("listed"), 3);
+        let left = snapshots.objects().list(&Key::from("projects")).await.expect("listed");
+        assert_eq!(left.len(), 4, "{left:?}");
+        assert!(snapshots.has_any(&kept).await.expect("listed"));
     }
 }

@@ -260,8 +260,9 @@ impl Workspace {
         self.held.core.adopt(sandbox).await
     }
 
-    /// Starts the declared dev server, or the one that the project's files speak of; from then on it is declared, and runs
-    /// again after every resume and in every new sandbox. None when there is nothing to be started.
+    /// Starts the declared dev server, or the one that the project's files speak of, where somebody has not started it already
+    /// ([`devserver::choose`](crate::devserver::choose)); from then on it is declared, and runs again after every resume and in every
+    /// new sandbox. One that answers and that no file speaks of is found, and not declared. None when there is nothing at all.
     ///
     /// # Errors
     /// When nobody can work now, or it does not answer.
@@ -273,7 +274,8 @@ impl Workspace {
     /// name brings the newest back. The snapshot that was taken is returned.
     ///
     /// # Errors
-    /// With [`Unsaved::Keep`] a workspace whose files cannot be saved, or whose sandbox cannot be ended, is kept.
+    /// Unless with [`Unsaved::Discard`], a workspace whose sandbox cannot be ended is kept; with [`Unsaved::Keep`] also one whose
+    /// files cannot be saved.
     pub async fn destroy(&self, unsaved: Unsaved) -> Result<Option<Stamp>, WorkspaceError> {
         let done = self.held.core.destroy(unsaved).await?;
         self.stop().await;

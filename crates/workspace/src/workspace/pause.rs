@@ -16,13 +16,15 @@ use crate::ledger::Limit;
 use crate::records::WorkspaceState;
 use crate::snapshot::{SaveError, Saved, Stamp};
 
-/// What to do with files that cannot be saved.
+/// What to do with files that are in no snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsaved {
-    /// Leave the workspace as it is.
+    /// Save them; leave the workspace as it is when they cannot be.
     Keep,
-    /// They are lost.
+    /// Save them if that is possible; else they are lost.
     Discard,
+    /// Nobody wants them.
+    Unwanted,
 }
 
 /// How much is done for a snapshot before a pause, which keeps the files too.
@@ -182,6 +184,7 @@ impl Core {
         let snapshot = match state {
             // What somebody asked for is not there yet, so that nothing of theirs can be lost.
             WorkspaceState::SettingUp => None,
+            _ if unsaved == Unsaved::Unwanted => None,
             _ => match self.save_last(&turn).await {
                 Ok(stamp) => stamp,
                 Err(error) if unsaved == Unsaved::Keep => return Err(error),
@@ -210,7 +213,7 @@ impl Core {
             self.end(&place).await;
         }
         let still = self.seat().details.retired.first().cloned();
-        if let (Some(place), Unsaved::Keep) = (still, unsaved) {
+        if let (Some(place), Unsaved::Keep | Unsaved::Unwanted) = (still, unsaved) {
             // The record is the only one who knows of it.
             let reason = "it could not be ended; destroy the workspace again".to_owned();
             let Place { provider, sandbox: id } = place;

@@ -226,4 +226,14 @@ impl Workspaces {
     pub async fn snapshots_of(&self, project: &ProjectId) -> Result<Vec<Listed>, StoreError> {
         self.house.snapshots.list(project).await
     }
+
+    /// Removes the snapshots of a project for good. Nobody may have a workspace of it.
+    ///
+    /// # Errors
+    /// When the store is in trouble; calling again goes on.
+    pub async fn remove_snapshots_of(&self, project: &ProjectId) -> Result<(), StoreError> {
+        self.house.snapshots.remove_all(project).await?;
+        self.house.note_stored(project, self.house.settings.clock.now()).await;
+        Ok(())
+    }
 }

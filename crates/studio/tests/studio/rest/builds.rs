@@ -123,6 +123,10 @@ async fn a_build_is_shown_alike_wherever_it_is_shown() {
         assert_eq!(none, json!({"screenshots": []}));
         let none = lab.get(&ada, &format!("/api/jobs/{one}/snapshots")).await.is(200);
         assert_eq!(none, json!({"snapshots": []}));
+        let preview = lab.get(&ada, &format!("/api/jobs/{one}/preview")).await.is(200);
+        let coming = json!({"state": "starting", "preview_url": null, "reason": "Waiting for a builder"});
+        assert_eq!(preview, coming, "it may still come");
+        lab.post(&ada, &format!("/api/jobs/{one}/cancel"), json!({})).await.is(200);
         assert_eq!(lab.get(&ada, &format!("/api/jobs/{one}/preview")).await.is(200)["state"], "none");
     })
     .await;
