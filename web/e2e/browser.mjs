@@ -92,6 +92,11 @@ class View {
     await found.asElement().click();
   }
 
+  /** Waits until the control of this name has the focus. */
+  async seesFocus(title) {
+    await this.page.waitForFunction((words) => document.activeElement?.textContent.trim() === words, { timeout: PATIENCE_MS, polling: 50 }, title);
+  }
+
   async tab(name) {
     await this.see(`#tab-${name}`);
     await this.page.click(`#tab-${name}`);
@@ -106,6 +111,11 @@ class View {
     const handle = await this.see("iframe");
     const frame = await handle.asElement().contentFrame();
     await frame.waitForFunction((words) => document.body?.textContent.includes(words), { timeout: PATIENCE_MS }, text);
+  }
+
+  async inFrame(what) {
+    const handle = await this.see("iframe");
+    return (await handle.asElement().contentFrame()).evaluate(what);
   }
 
   /**

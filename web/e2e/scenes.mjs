@@ -131,6 +131,27 @@ async function becomesReady(visit) {
   await sameAfterReload(visit);
 }
 
+/** The server was killed in the middle: the records have everything once, and the page has what they have. */
+async function nothingIsLostOrTwice(visit) {
+  const { server, job } = visit;
+  const events = await server.events(job, (event) => event.type === "job_status" && event.sandbox_paused);
+  assert.deepEqual(events.map((event) => event.seq), events.map((_, index) => index + 1), "numbers without gaps");
+  const of = (type, what) => events.filter((event) => event.type === type).map(what);
+  const once = (all, what) => assert.equal(new Set(all).size, all.length, `${what} twice: ${all}`);
+  const [started, finished] = [of("tool_call_started", ({ id }) => id), of("tool_call_finished", ({ id }) => id)];
+  once(started, "a call started");
+  assert.deepEqual([...finished].sort(), [...started].sort(), "every call ends once");
+  once(of("message", ({ turn, text }) => `${turn}: ${text}`), "a message");
+  once(of("snapshot_saved", ({ key }) => key), "a snapshot");
+  assert.deepEqual(of("run_started", ({ resumed }) => resumed), [false, true]);
+  assert.equal(of("run_finished", ({ stop_reason: reason }) => reason).join(), "completed");
+  const shown = (await rows(visit)).filter((row) => row.startsWith("tool:"));
+  assert.equal(shown.length, started.length, "the page shows every call once");
+  const said = of("message", ({ text }) => text.trim()).filter(Boolean);
+  const texts = (await rows(visit)).filter((row) => row.startsWith("text:"));
+  assert.equal(texts.length, said.length, "and every message");
+}
+
 async function sleeps({ view }) {
   await view.preview("paused");
   assert.equal(await view.text(".preview-card"), "Your preview is sleeping.Resume preview");
@@ -171,6 +192,8 @@ async function resumes(visit) {
   });
   await view.preview("active");
   await view.frameSays(PAGE);
+  // Where the model has served it, not where it might be served.
+  assert.match(await view.page.$eval("iframe", (frame) => frame.src), /^http:\/\/3000-/);
   await view.everyLook("preview-active");
 }
 
@@ -229,6 +252,8 @@ async function picturesAndUsage({ view }) {
 async function framesAreForbidden({ view }) {
   const port = /^http:\/\/(\d+)-/.exec(await view.page.$eval("iframe", (frame) => frame.src))[1];
   await view.tab("terminal");
+  // Going back has ended what ran.
+  await view.press("Open again");
   const handler = "class H(http.server.SimpleHTTPRequestHandler):\n def end_headers(s): s.send_header('X-Frame-Options', 'DENY'); super().end_headers()";
   const program = `import http.server\n${handler}\nhttp.server.ThreadingHTTPServer(('', ${port}), H).serve_forever()`;
   const coded = Buffer.from(program).toString("base64");
@@ -239,6 +264,39 @@ async function framesAreForbidden({ view }) {
   await view.press("Reload the preview");
   await view.preview("blocked");
   await view.everyLook("preview-blocked");
+}
+
+/** Back to the newest snapshot, from the sandbox that was changed since: with the keyboard alone from the question on. */
+async function goesBackToSnapshot({ view }) {
+  const clockSize = () => view.inFrame(() => getComputedStyle(document.getElementById("clock")).fontSize);
+  await view.tab("preview");
+  await view.press("Reload the preview");
+  await view.preview("active");
+  assert.equal(await clockSize(), "80px", "the frame shows what was changed");
+  await view.tab("files");
+  const newest = await view.page.$eval("[data-select=shown]", (list) => list.options[1].value);
+  await view.page.select("[data-select=shown]", newest);
+  await view.page.select("[data-select=against]", "-");
+  await view.press("Go back to this");
+  await view.see("dialog[open]", "What is there now is saved first.");
+  await view.everyLook("restore-question");
+  await view.page.keyboard.press("Tab");
+  await view.seesFocus("Go back");
+  await view.page.keyboard.press("Enter");
+  await view.see(".stage", "Restoring the files");
+  await view.tab("preview");
+  await view.picture("restoring");
+  await view.page.waitForSelector(".stage", { hidden: true });
+  await view.see("[data-mark=snapshot]", "Back to an earlier snapshot");
+  await view.preview("active", BUILD_MS);
+  assert.equal(await clockSize(), "64px", "the frame shows what there was");
+  await view.tab("files");
+  await view.page.select("[data-select=shown]", "");
+  const entry = await view.see(".entry", "style.css");
+  await entry.asElement().click();
+  await view.see(".source", "4rem");
+  await view.picture("restored");
+  await view.tab("preview");
 }
 
 async function goesToSleepByHand({ view }) {
@@ -303,6 +361,47 @@ async function asksForPermission(visit) {
   await view.picture("no-preview");
 }
 
+/** By keyboard alone, from the menu on. */
+async function isCancelled(visit) {
+  const { view } = visit;
+  await view.press("All builds");
+  await startBuild(visit, { goal: "A clock that nobody waits for", name: "Given up", model: "clock.yaml" });
+  visit.cancelled = current(visit);
+  await view.see(".said", "Before I go on I wait for a sign.");
+  await view.page.focus("[aria-label='Actions for this build']");
+  await view.page.keyboard.press("Enter");
+  await view.seesFocus("Cancel build");
+  await view.picture("menu-while-building");
+  await view.page.keyboard.press("Enter");
+  await view.see("dialog[open]", "The files it has written so far are saved.");
+  await view.everyLook("cancel-question");
+  await view.page.keyboard.press("Tab");
+  await view.seesFocus("Cancel build");
+  await view.page.keyboard.press("Enter");
+  await view.see("[data-status=cancelled]", "Cancelled");
+  await view.preview("error");
+  await view.see(".preview-card", "This build was cancelled before there was a preview.");
+  await view.everyLook("cancelled");
+}
+
+async function isDeleted(visit) {
+  const { view, server } = visit;
+  await view.press("Actions for this build");
+  await view.press("Delete build");
+  await view.see("dialog[open]", "This can't be undone.");
+  await view.picture("delete-question");
+  await view.press("Delete");
+  await view.see("h1", "New build");
+  await view.page.waitForFunction((job) => !document.querySelector(`[data-job="${job}"]`), {}, visit.cancelled);
+  await view.see(".project", "No builds here.");
+  await view.picture("dashboard-after-delete");
+  assert.equal(await server.status(`/api/jobs/${visit.cancelled}`), 404);
+  await view.open(`${server.url}/jobs/${visit.cancelled}`);
+  await view.see("main", "does not exist");
+  await view.picture("build-deleted");
+  await view.open(`${server.url}/`);
+}
+
 async function buildSleeps(visit) {
   const { view } = visit;
   await view.see("h2", "Nothing built yet");
@@ -350,6 +449,7 @@ const A_VISIT = [
   ["the server is killed and comes back: the page recovers, no row is lost", serverIsKilled],
   ["the terminal reaches the sandbox", terminalWorks],
   ["the build becomes ready, then its preview sleeps; a reload shows the same timeline", becomesReady],
+  ["nothing of it was lost or told twice", nothingIsLostOrTwice],
   ["a sleeping preview says so", sleeps],
   ["the dashboard's card says Ready and offers to resume, without a picture", cardOffersResume],
   ["resume brings the page back, and the rest is usable meanwhile", resumes],
@@ -357,11 +457,14 @@ const A_VISIT = [
   ["files can be read", filesAndDifferences],
   ["what changed since a snapshot is shown", differenceToSnapshot],
   ["screenshots side by side, and usage", picturesAndUsage],
+  ["the files go back to a snapshot, asked for by keyboard", goesBackToSnapshot],
   ["an app that forbids frames opens in a tab", framesAreForbidden],
   ["the preview sleeps when told to", goesToSleepByHand],
   ["a sandbox that ended behind its back: resume fails, the preview has expired", expiresBehindItsBack],
   ["a rebuild asks first and brings the files back", rebuildBringsFilesBack],
   ["questions of the model are answered", asksForPermission],
+  ["a build is cancelled by keyboard", isCancelled],
+  ["a build is deleted, with what it leaves", isDeleted],
 ];
 
 const A_CUT_WIRE = [

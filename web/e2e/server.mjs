@@ -98,10 +98,35 @@ export class Server {
     if (!answer.ok) throw new Error(`the sandbox ${id} could not be ended: ${answer.status}`);
   }
 
+  async status(path) {
+    return (await fetch(`${this.url}${path}`, { headers: { authorization: `Bearer ${this.token}` } })).status;
+  }
+
   async api(path) {
     const answer = await fetch(`${this.url}${path}`, { headers: { authorization: `Bearer ${this.token}` } });
     if (!answer.ok) throw new Error(`${path} answered ${answer.status}: ${await answer.text()}`);
     return answer.json();
+  }
+
+  /** What a job's timeline has, from its beginning to the first event that is `last`. */
+  async events(job, last) {
+    const stop = new AbortController();
+    const late = setTimeout(() => stop.abort(new Error(`the timeline of ${job} did not end as it should`)), START_MS);
+    const headers = { authorization: `Bearer ${this.token}` };
+    const answer = await fetch(`${this.url}/api/jobs/${job}/events`, { headers, signal: stop.signal });
+    const [events, decoder] = [[], new TextDecoder()];
+    let text = "";
+    for await (const piece of answer.body) {
+      text += decoder.decode(piece, { stream: true });
+      const lines = text.split("\n");
+      text = lines.pop();
+      events.push(...lines.filter((line) => line.startsWith("data: ")).map((line) => JSON.parse(line.slice(6))));
+      const end = events.findIndex(last);
+      if (end < 0) continue;
+      clearTimeout(late);
+      return events.slice(0, end + 1);
+    }
+    throw new Error(`the timeline of ${job} broke off`);
   }
 
   /** Ends it and its sandboxes, and removes all it has written. */

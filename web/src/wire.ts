@@ -217,13 +217,16 @@ export type TimelineEvent =
   | Of<"rotated", { from: string; to: string; reason: string }>
   | Of<"moved", { from_provider: string; to_provider: string; reason: string }>
   | Of<"resumed", { preview_url: string | null }>
+  | Of<"restored", { stamp: string; saved_at: string }>
   | Of<"extended", { until: string }>
   | Of<"screenshots", { images: PictureRef[]; reason: string | null }>
   | Of<"phase_committed", { message: string; commit: string }>
   | Of<"limit_warning", { what: string; percent: number }>
   | Of<"cost", { total_usd: number }>
   | Of<"credit", { change: number; balance: number; reason: string }>
-  | Of<"notice", { text: string }>;
+  | Of<"notice", { text: string }>
+  /** The last there is: nothing of the job is left. */
+  | Of<"deleted">;
 
 export const FINISHED: readonly Status[] = ["ready", "failed", "cancelled"];
 

@@ -31,9 +31,10 @@ export function BuildPage({ id }: { id: string }) {
   const job = loaded.state === "loaded" ? loaded.value : null;
   const preview = usePreview(id, job?.status ?? null);
   const [version, setVersion] = useState(0);
-  const { timeline, connection } = useTimeline(id, () => {
+  const { timeline, connection } = useTimeline(id, (told) => {
     setVersion((before) => before + 1);
     void again();
+    if (told.has("restored")) preview.changed();
     void preview.check();
   });
   const wide = useMedia("(min-width: 900px)");
@@ -58,7 +59,7 @@ export function BuildPage({ id }: { id: string }) {
     return (
       <>
         <TopBar />
-        <main class="page"><Problem message={loaded.state === "failed" ? loaded.message : "This build does not exist."} onRetry={() => void again()} /></main>
+        <main class="page"><Problem message={loaded.state === "failed" ? loaded.message : "This build does not exist, or was deleted."} onRetry={() => void again()} /></main>
       </>
     );
   }
@@ -102,7 +103,7 @@ export function BuildPage({ id }: { id: string }) {
         </div>
         <div class="build-facts">
           <StatusBadge status={job.status} />
-          {working && job.stage_label && job.stage_label.toLowerCase() !== job.status && <span class="soft small stage">{job.stage_label}</span>}
+          {job.stage_label && job.stage_label.toLowerCase() !== job.status && <span class="soft small stage">{job.stage_label}</span>}
           <span class="soft small">{age(job.created_at, now)}</span>
           <span class="figure" aria-label="Cost so far" title="Cost so far">{money(timeline.totalCost ?? job.cost_usd)}</span>
           <Menu label="Actions for this build" items={actions(job, rebuild, setQuestion, again)} />
@@ -145,28 +146,29 @@ function actions(job: Job, rebuild: () => void, ask: (question: Question) => voi
   if (job.status === "ready" && !job.sandbox_paused && job.sandbox_id) {
     items.push({ title: "Let the preview sleep", action: () => void api.pause(job.job_id).then(again, again) });
   }
-  if (isFinished(job.status)) items.push({ title: "Rebuild", action: rebuild });
-  else {
-    items.push({
+  if (!isFinished(job.status)) {
+    return [{
       title: "Cancel build",
       action: () => ask({
         title: "Cancel this build?",
         text: "The model stops. The files it has written so far are saved.",
         yes: "Cancel build",
+        no: "Keep building",
         danger: true,
         action: async () => {
           await api.cancel(job.job_id);
           await again();
         },
       }),
-    });
+    }];
   }
+  items.push({ title: "Rebuild", action: rebuild });
   items.push({
     title: "Delete build",
     danger: true,
     action: () => ask({
       title: "Delete this build?",
-      text: "Its timeline, its screenshots and its sandbox go with it. This can't be undone.",
+      text: "Its preview, its files with all snapshots, its timeline and its screenshots go with it. This can't be undone. What it cost stays in your usage.",
       yes: "Delete",
       danger: true,
       action: async () => {

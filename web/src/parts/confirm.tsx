@@ -7,6 +7,8 @@ export interface Question {
   title: string;
   text: string;
   yes: string;
+  /** What changes nothing; "Cancel" unless that could be taken for something else. */
+  no?: string;
   danger?: boolean;
   action: () => Promise<void>;
 }
@@ -22,7 +24,7 @@ export function Confirm({ question, onClose }: { question: Question; onClose: ()
       <p id={text}>{question.text}</p>
       {problem && <p class="problem" role="alert">{problem}</p>}
       <div class="actions">
-        <button type="button" class="button" onClick={() => dialog.current?.close()}>Cancel</button>
+        <button type="button" class="button" onClick={() => dialog.current?.close()}>{question.no ?? "Cancel"}</button>
         <button
           type="button"
           class={`button ${question.danger ? "danger" : "primary"}`}

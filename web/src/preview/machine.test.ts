@@ -116,6 +116,13 @@ test("a restart of the app does not take the frame away", () => {
   assert.deepEqual(next(FIRST, checked("starting")), { kind: "checking" });
 });
 
+test("what changed behind the same address is loaded anew", () => {
+  assert.deepEqual(next(active(), { type: "changed" }), { kind: "loading", url: URL_A, load: 2 });
+  for (const state of [{ kind: "paused" }, { kind: "resuming" }, { kind: "blocked", url: URL_A }] as const) {
+    assert.deepEqual(next(state, { type: "changed" }), state);
+  }
+});
+
 test("a check that fails is an error only where nothing else is known", () => {
   assert.deepEqual(next(FIRST, { type: "check_failed", message: "m" }), { kind: "error", message: "m", next: "retry" });
   assert.deepEqual(next(active(), { type: "check_failed", message: "m" }), active());
@@ -137,7 +144,7 @@ test("every state is reached, and there are nine", () => {
   const reached = new Set<string>();
   const queue: Preview[] = [FIRST];
   const events: Happening[] = [
-    { type: "check" }, { type: "resume" }, { type: "resumed", url: URL_A },
+    { type: "check" }, { type: "changed" }, { type: "resume" }, { type: "resumed", url: URL_A },
     { type: "frame_loaded", load: 1 }, { type: "frame_late", load: 1 },
     { type: "resume_refused", failure: "sandbox_expired" }, { type: "resume_lost", message: "m" },
     { type: "check_failed", message: "m" },

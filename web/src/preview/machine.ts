@@ -31,6 +31,8 @@ export type Happening =
   | { type: "check" }
   | { type: "checked"; check: PreviewCheck; status: Status }
   | { type: "check_failed"; message: string }
+  /** The same address shows something else. */
+  | { type: "changed" }
   | { type: "frame_loaded"; load: number }
   | { type: "frame_late"; load: number }
   | { type: "resume" }
@@ -72,6 +74,8 @@ export function next(state: Preview, event: Happening): Preview {
     case "check_failed":
       // A frame or card that is there stays: not being able to ask says nothing about the preview.
       return state.kind === "checking" ? { kind: "error", message: event.message, next: "retry" } : state;
+    case "changed":
+      return showsFrame(state) ? load(state, state.url) : state;
     case "frame_loaded":
       return state.kind === "loading" && state.load === event.load
         ? { kind: "active", url: state.url, load: state.load, asleep: false }

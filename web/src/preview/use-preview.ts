@@ -32,6 +32,7 @@ export interface PreviewControl {
   state: Preview;
   check: () => Promise<void>;
   recheck: () => void;
+  changed: () => void;
   resume: () => void;
   frameLoaded: (load: number) => Promise<void>;
 }
@@ -69,6 +70,8 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     dispatch({ type: "check" });
     void check();
   }, [check]);
+
+  const changed = useCallback(() => dispatch({ type: "changed" }), []);
 
   // One call: the server tries again by itself and knows when to give up.
   const resume = useCallback(() => {
@@ -110,7 +113,7 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     },
     [check],
   );
-  return { state, check, recheck, resume, frameLoaded };
+  return { state, check, recheck, changed, resume, frameLoaded };
 }
 
 function failureOf(error: unknown): Failure | null {

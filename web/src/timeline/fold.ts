@@ -3,7 +3,7 @@
 // Invariants: replaying the recorded events gives the same rows as having watched them live (deltas only fill a row that its
 // recorded event then replaces); a tool call is one row from its start to its end; an event this page does not know is left out.
 
-import { bytes as size, modelName, thousands } from "../format";
+import { bytes as size, modelName, moment, thousands } from "../format";
 import type { PictureRef, Status, TimelineEvent } from "../wire";
 
 export interface Picture {
@@ -142,6 +142,8 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
       return add(base, { ...common, kind: "pictures", pictures: event.images.map(picture), reason: event.reason });
     case "snapshot_saved":
       return note("snapshot", "Files saved", `${event.files} ${event.files === 1 ? "file" : "files"}, ${size(event.bytes)}`);
+    case "restored":
+      return note("snapshot", "Back to an earlier snapshot", moment(event.saved_at));
     case "saved":
       return event.problem ? note("problem", "Files could not be saved", event.problem) : base;
     case "rotated":
@@ -192,6 +194,7 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
       // A turn that is begun again after a crash has its words still before it.
       return turn !== null && turn <= base.said ? { ...base, said: turn - 1 } : base;
     case "observed":
+    case "deleted":
       return base;
     default:
       return base;

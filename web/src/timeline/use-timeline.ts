@@ -11,7 +11,7 @@ export type Connection = "connecting" | "live" | "reconnecting" | "gone";
 
 /** After these the job's own record, its files or its preview may be another. */
 const TELLING: readonly TimelineEvent["type"][] = [
-  "job_status", "paused", "resumed", "rotated", "moved", "screenshots", "run_finished", "background_exited", "tool_call_finished",
+  "job_status", "paused", "resumed", "restored", "rotated", "moved", "screenshots", "run_finished", "background_exited", "tool_call_finished",
 ];
 
 interface Live {
@@ -37,6 +37,7 @@ export function useTimeline(job: string, onTelling: (types: Set<TimelineEvent["t
     };
     const stop = watch(api.eventsPath(job), {
       onEvents(events) {
+        if (events.some((event) => event.type === "deleted")) setConnection("gone");
         waiting.push(...events);
         // A timer, not an animation frame: those stand still in a tab that nobody looks at, and events would pile up.
         timer ||= window.setTimeout(flush, 30);
