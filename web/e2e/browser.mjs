@@ -114,8 +114,8 @@ class View {
   }
 
   async inFrame(what) {
-    const handle = await this.see("iframe");
-    return (await handle.asElement().contentFrame()).evaluate(what);
+    const handle = await this.page.waitForSelector("iframe");
+    return (await handle.contentFrame()).evaluate(what);
   }
 
   /**

@@ -181,6 +181,9 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
             "# The same over https, also https://PORT-SANDBOX.{domain}, to clients that trust it: `sandbar trust`"
         )?;
     }
+    if workshop.is_some() {
+        writeln!(out, "# The dashboard: {url}/ (sign in with SANDBAR_TOKEN)")?;
+    }
     writeln!(out, "ready: {url}")?;
     out.flush()?;
 

@@ -49,6 +49,11 @@ export function NewBuildForm({ dashboard }: { dashboard: Dashboard }) {
         <span class="soft small credits-note">{credits === 0 ? "No build credits left" : "Uses 1 build credit"}</span>
         <button class="button primary" disabled={busy || credits === 0}>{busy ? "Starting…" : "Build"}</button>
       </div>
+      {dashboard.models.every((model) => model.startsWith("scripted:")) && (
+        <p class="soft small hint">
+          No model's key is set, so an example is built, whatever you write. Start Sandbar with ANTHROPIC_API_KEY for your own.
+        </p>
+      )}
       <details class="more">
         <summary><Icon name="chevron" size={14} />More options</summary>
         <div class="grid-2">

@@ -1,10 +1,11 @@
 //! What `sandbar down` does first: the files of workspaces whose sandboxes are about to end are saved, so that each comes
 //! back with all of them.
 
-use crate::config::Config;
+use crate::config::{Config, Overrides};
 use crate::data::ServerNote;
 use crate::local_server::LocalStarter;
 use crate::sandbox::show::printable;
+use crate::studio;
 use crate::workspace::house::{Due, House, Place};
 use anyhow::Context as _;
 use futures::TryStreamExt as _;
@@ -13,11 +14,12 @@ use sdk::{Client, ListQuery};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use tracing::warn;
-use workspace::provider::LocalServer as _;
+use workspace::provider::LocalServer;
 use workspace::records::WorkspaceState;
-use workspace::{METADATA, OpenError, WorkspaceName, WorkspaceView};
+use workspace::{METADATA, OpenError, Settings, WorkspaceName, WorkspaceView, Workspaces};
 
 /// For the server to list its sandboxes.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -83,8 +85,12 @@ pub(super) async fn start_server(config: &Config, place: &Place) -> anyhow::Resu
     let house = House::open(place, true).await.context("cannot look for workspaces; --yes does without")?;
     let views = house.workspaces().list().await;
     house.close(Due::LeftOut).await;
+    let mut views = views?;
+    if let Some(studio) = studio_of(place).await? {
+        views.extend(studio.list().await?);
+    }
     let local = config.local_providers()?;
-    if !views?.iter().any(|view| view.sandbox.is_some() && local.contains(&view.provider)) {
+    if !views.iter().any(|view| view.sandbox.is_some() && local.contains(&view.provider)) {
         return Ok(false);
     }
     let started = LocalStarter::new(config, place.config.as_deref())?.endpoint().await;
@@ -95,18 +101,34 @@ pub(super) async fn start_server(config: &Config, place: &Place) -> anyhow::Resu
 /// Saves the workspaces that these sandboxes belong to. What cannot be saved is said, and nothing is ended.
 pub(super) async fn save(place: &Place, rows: Vec<ListedSandbox>, silent: bool) -> anyhow::Result<Kept> {
     let house = House::open(place, silent).await.context("cannot look for the workspaces of these sandboxes")?;
-    let kept = save_in(&house, rows).await;
+    let kept = match studio_of(place).await {
+        Ok(studio) => save_in(&house, studio.as_ref(), rows).await,
+        Err(error) => Err(error),
+    };
     house.close(Due::LeftOut).await;
     kept
 }
 
-async fn save_in(house: &House, rows: Vec<ListedSandbox>) -> anyhow::Result<Kept> {
+/// The studio of this server keeps the workspaces of its jobs in records of its own.
+async fn studio_of(place: &Place) -> anyhow::Result<Option<Workspaces>> {
+    let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
+    let config = Config::load(place.config.as_deref(), &overrides)?;
+    let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(&config, place.config.as_deref())?);
+    let settings = Settings { lease_wait: place.wait, ..Settings::default() };
+    studio::workspaces_of(&config, &local, settings).await
+}
+
+async fn save_in(house: &House, studio: Option<&Workspaces>, rows: Vec<ListedSandbox>) -> anyhow::Result<Kept> {
     let orphans = house.workspaces().orphans().await?;
     let orphans: HashSet<String> = orphans.into_iter().map(|orphan| orphan.sandbox).collect();
     let mut kept = Kept::default();
     for row in rows.into_iter().filter(|row| !orphans.contains(&row.sandbox_id)) {
         let named = named(&row);
-        match save_one(house, &named, &row.sandbox_id).await {
+        let saved = match studio {
+            Some(studio) if is_known(studio, &named).await? => save_build(studio, &named, &row.sandbox_id).await,
+            _ => save_one(house, &named, &row.sandbox_id).await,
+        };
+        match saved {
             Ok(None) => {}
             Ok(Some(saved)) => kept.saved.push(saved),
             Err(error) => {
@@ -137,6 +159,24 @@ async fn save_one(house: &House, named: &str, sandbox: &str) -> anyhow::Result<O
     house.doing(format!("saving the files of {name}"));
     let saved = workspace.keep_files().await?;
     Ok(saved.map(|stamp| Saved { workspace: name, sandbox: sandbox.to_owned(), snapshot: stamp.to_string() }))
+}
+
+async fn is_known(studio: &Workspaces, named: &str) -> anyhow::Result<bool> {
+    let Ok(name) = named.parse() else { return Ok(false) };
+    match studio.show(&name).await {
+        Ok(_) => Ok(true),
+        Err(OpenError::NotFound(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same for a build of the studio's. One that is being built is somebody's, and is not taken away from them.
+async fn save_build(studio: &Workspaces, named: &str, sandbox: &str) -> anyhow::Result<Option<Saved>> {
+    let name: WorkspaceName = named.parse()?;
+    let workspace = studio.open(&name).await?;
+    let saved = workspace.keep_files().await;
+    workspace.close().await;
+    Ok(saved?.map(|stamp| Saved { workspace: name, sandbox: sandbox.to_owned(), snapshot: stamp.to_string() }))
 }
 
 fn is_in(view: &WorkspaceView, sandbox: &str) -> bool {

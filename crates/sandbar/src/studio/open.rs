@@ -19,7 +19,9 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
+use workspace::Workspaces;
 use workspace::config::{RecordsConfig, WorkspaceConfig};
+use workspace::events::Nobody;
 use workspace::provider::LocalServer;
 use workspace::records::DatabaseRecords;
 
@@ -76,15 +78,34 @@ pub(crate) struct Book {
     pub(crate) projects: HashMap<String, String>,
 }
 
-/// The studio's book; none where there never was a studio.
-pub(crate) async fn book(config: &Config, database: Option<&Secret>) -> anyhow::Result<Option<Book>> {
+/// Where the studio's records are; none where there never was a studio.
+fn location(config: &Config, database: Option<&Secret>) -> anyhow::Result<Option<Secret>> {
     let url = workspaces(config, database)?.records.location(&variables(database))?;
     let file = url.expose().strip_prefix("sqlite://").and_then(|rest| rest.split('?').next());
-    if let Some(file) = file
-        && !fs::exists(file).with_context(|| format!("{file} cannot be read"))?
-    {
+    let there = match file {
+        Some(file) => fs::exists(file).with_context(|| format!("{file} cannot be read"))?,
+        None => true,
+    };
+    Ok(there.then_some(url))
+}
+
+/// The workspaces of the studio's jobs, for those who are about to end their server; none where there never was a studio.
+pub(crate) async fn workspaces_of(
+    config: &Config,
+    local: &Arc<dyn LocalServer>,
+    settings: workspace::Settings,
+) -> anyhow::Result<Option<Workspaces>> {
+    if location(config, None)?.is_none() {
         return Ok(None);
     }
+    let opened =
+        Workspaces::from_config(&workspaces(config, None)?, &config::variable, local, Arc::new(Nobody), settings).await;
+    Ok(Some(opened.context("the studio's workspaces cannot be opened")?))
+}
+
+/// The studio's book; none where there never was a studio.
+pub(crate) async fn book(config: &Config, database: Option<&Secret>) -> anyhow::Result<Option<Book>> {
+    let Some(url) = location(config, database)? else { return Ok(None) };
     let studio = Records::open(&url).await.context("the studio's records cannot be opened")?;
     let projects = studio.project_names().await?;
     studio.close().await?;

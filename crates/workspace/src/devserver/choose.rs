@@ -86,9 +86,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(files: &[(&str, &str)], heard: Heard, server: Option<u16>, else_at: Option<u16>) {
+    fn check(files: &[(&str, &str)], heard: &Heard, server: Option<u16>, else_at: Option<u16>) {
         let files = ProjectFiles::of(files);
-        let choice = prefer(&files, decide(&files, None), &heard);
+        let choice = prefer(&files, decide(&files, None), heard);
         let port = choice.server.as_ref().map(|server| server.port);
         assert_eq!((port, choice.else_at), (server, else_at), "{heard:?}");
         if let Some(DevServer { command, port, .. }) = choice.server {
@@ -103,19 +103,19 @@ mod tests {
     #[test]
     fn what_really_answers_is_shown() {
         let page = [("index.html", "")];
-        check(&page, heard(false, &[]), Some(8000), None);
-        check(&page, heard(false, &[3000]), Some(3000), None);
-        check(&page, heard(false, &[3000, 8000]), Some(8000), Some(3000));
-        check(&page, heard(true, &[8000]), Some(8000), None);
-        check(&page, heard(true, &[3000, 8000]), Some(3000), Some(8000));
+        check(&page, &heard(false, &[]), Some(8000), None);
+        check(&page, &heard(false, &[3000]), Some(3000), None);
+        check(&page, &heard(false, &[3000, 8000]), Some(8000), Some(3000));
+        check(&page, &heard(true, &[8000]), Some(8000), None);
+        check(&page, &heard(true, &[3000, 8000]), Some(3000), Some(8000));
         // Another port may be anything: what the files speak of is tried first.
-        check(&page, heard(false, &[4000]), Some(8000), Some(4000));
+        check(&page, &heard(false, &[4000]), Some(8000), Some(4000));
         let vite = [("package.json", r#"{"scripts":{"dev":"vite"},"devDependencies":{"vite":"7"}}"#)];
-        check(&vite, heard(false, &[3000]), Some(3000), None);
-        check(&vite, heard(false, &[5173]), Some(5173), None);
+        check(&vite, &heard(false, &[3000]), Some(3000), None);
+        check(&vite, &heard(false, &[5173]), Some(5173), None);
         let next = [("package.json", r#"{"scripts":{"dev":"next dev"},"dependencies":{"next":"15"}}"#)];
-        check(&next, heard(false, &[3000]), Some(3000), None);
-        check(&[], heard(false, &[4000, 9000]), None, Some(4000));
-        check(&[], heard(false, &[]), None, None);
+        check(&next, &heard(false, &[3000]), Some(3000), None);
+        check(&[], &heard(false, &[4000, 9000]), None, Some(4000));
+        check(&[], &heard(false, &[]), None, None);
     }
 }
