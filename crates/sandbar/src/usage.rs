@@ -243,7 +243,8 @@ mod tests {
             size: None,
             sums: Sums::default(),
         };
-        let mut statement = Statement { lines: vec![line("shop", None), line("job-1f", None), line("job-1f", Some("job_1f"))] };
+        let mut statement =
+            Statement { lines: vec![line("shop", None), line("job-1f", None), line("job-1f", Some("job_1f"))] };
         name_projects(&mut statement, &HashMap::from([("job-1f".to_owned(), "shop".to_owned())]));
         let named: Vec<_> = statement.lines.iter().map(|line| (line.project.as_str(), line.job.as_deref())).collect();
         assert_eq!(named, [("shop", None), ("studio/shop", Some("job_1f")), ("studio/shop", Some("job_1f"))]);

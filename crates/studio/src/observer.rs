@@ -59,9 +59,7 @@ fn translate(kind: &EventKind) -> (Change, Option<Body>) {
         EventKind::HandoverFailed { reason } => {
             (none(), Some(body::notice(format!("The sandbox was not replaced, and stays in use: {reason}"))))
         }
-        EventKind::Restored { stamp, sandbox, .. } => {
-            (seated(sandbox), Some(body::restored(*stamp)))
-        }
+        EventKind::Restored { stamp, sandbox, .. } => (seated(sandbox), Some(body::restored(*stamp))),
         EventKind::Paused { .. } => (Change { sandbox_paused: Some(true), ..none() }, Some(body::paused())),
         // That it answers again is told by whoever woke it.
         EventKind::Resumed { sandbox, .. } => (Change { sandbox_paused: Some(false), ..seated(sandbox) }, None),

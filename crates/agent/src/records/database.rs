@@ -175,7 +175,8 @@ impl RunRecords for DatabaseRunRecords {
         run.map_err(cannot("change"))?;
         let entries = entry::Entity::delete_many().filter(entry::Column::Run.eq(id.as_str())).exec(&transaction).await;
         entries.map_err(cannot("change"))?;
-        let answers = answer::Entity::delete_many().filter(answer::Column::Run.eq(id.as_str())).exec(&transaction).await;
+        let answers =
+            answer::Entity::delete_many().filter(answer::Column::Run.eq(id.as_str())).exec(&transaction).await;
         answers.map_err(cannot("change"))?;
         transaction.commit().await.map_err(cannot("change"))
     }

@@ -136,7 +136,8 @@ fn pictures_are_taken_told_and_written() {
     for (shot, (viewport, width, height)) in shots.iter().zip([("desktop", 1280, 800), ("mobile", 390, 844)]) {
         let key = shot["key"].as_str().expect("a key");
         assert!(
-            key.ends_with(&format!("_{viewport}.webp")) && key.starts_with(&format!("screenshots/{}/agent/", sandbox.id)),
+            key.ends_with(&format!("_{viewport}.webp"))
+                && key.starts_with(&format!("screenshots/{}/agent/", sandbox.id)),
             "{key}"
         );
         assert_eq!(shot["url"], Value::Null, "where this machine keeps it is nobody's business");

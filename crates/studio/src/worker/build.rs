@@ -125,7 +125,12 @@ impl Work<'_> {
     }
 
     /// A change that only counts while this worker has the job.
-    pub(super) async fn change(&self, job: &JobRecord, change: Change, told: Vec<body::Body>) -> Result<JobRecord, Left> {
+    pub(super) async fn change(
+        &self,
+        job: &JobRecord,
+        change: Change,
+        told: Vec<body::Body>,
+    ) -> Result<JobRecord, Left> {
         self.studio.change(&job.id, Held::By(self.attempt), change, told).await?.ok_or(Left::Lost)
     }
 

@@ -129,7 +129,9 @@ mod tests {
     #[test]
     fn what_is_for_eyes_only_has_its_turn_like_all_else() {
         let text = || "Hello".to_owned();
-        for event in [Event::TextDelta { text: text() }, Event::ThinkingDelta { text: text() }, Event::Message { text: text() }] {
+        for event in
+            [Event::TextDelta { text: text() }, Event::ThinkingDelta { text: text() }, Event::Message { text: text() }]
+        {
             let happened = Happened { seq: 9, ts: Timestamp::UNIX_EPOCH, turn: 3, dropped: 0, event };
             let body = to_body(&happened).expect("an object");
             assert_eq!((&body["turn"], &body["text"], body.get("seq")), (&json!(3), &json!("Hello"), None), "{body:?}");

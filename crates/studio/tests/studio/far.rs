@@ -88,9 +88,9 @@ async fn refused(database: Option<String>) {
     let mut studio = start();
     let token = studio.token.clone().expect("the first user's");
     let user = Caller::new(&studio.address, &token);
-    let url = database.clone().unwrap_or_else(|| {
-        format!("sqlite://{}", directory.path().join("data/studio/records.sqlite").display())
-    });
+    let url = database
+        .clone()
+        .unwrap_or_else(|| format!("sqlite://{}", directory.path().join("data/studio/records.sqlite").display()));
     let records = Records::open(&Secret::from(url)).await.expect("the records");
     let client = server.client();
 

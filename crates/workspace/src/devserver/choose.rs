@@ -43,11 +43,7 @@ struct Heard {
 ///
 /// # Errors
 /// When the sandbox could not be asked.
-pub async fn choose(
-    sandbox: &Sandbox,
-    root: &str,
-    declared: Option<DevServer>,
-) -> Result<Choice, DevServerError> {
+pub async fn choose(sandbox: &Sandbox, root: &str, declared: Option<DevServer>) -> Result<Choice, DevServerError> {
     let files = read(sandbox, root).await?;
     let found = decide(&files, None);
     if declared.is_some() && declared != found {

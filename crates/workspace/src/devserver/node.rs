@@ -163,7 +163,10 @@ mod tests {
         check(r#"{"main":"./index.js"}"#, &[("index.js", "app.listen(4321)")], "node index.js", 4321, None);
         check(r#"{"scripts":{"start":"PORT=9000 react-scripts start"}}"#, &[], "npm run start", 9000, None);
         check(r#"{"scripts":{"dev":"nodemon"}}"#, &[], "npm run dev", 3000, None);
-        assert_eq!(decide(&ProjectFiles::of(&[("package.json", "{}"), ("index.js", "module.exports = 1")]), None), None);
+        assert_eq!(
+            decide(&ProjectFiles::of(&[("package.json", "{}"), ("index.js", "module.exports = 1")]), None),
+            None
+        );
         assert_eq!(decide(&ProjectFiles::of(&[("package.json", "not json")]), None), None);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sandbar_workspace::devserver::{self, Choice, DevServer, DevServerError, LOG, Patience, Start, detect, start_within};
+use sandbar_workspace::devserver::{
+    self, Choice, DevServer, DevServerError, LOG, Patience, Start, detect, start_within,
+};
 use sdk::{Pause, Sandbox};
 use testing::Server;
 
