@@ -80,7 +80,7 @@ async fn warnings_come_once_each_and_at_the_limit_the_work_is_paused() {
     let budget = BudgetConfig { project: Some("shop".into()), usd: 10.0, period: BudgetPeriod::Total };
     let config = WorkspaceConfig { providers: vec![priced], budgets: vec![budget], ..WorkspaceConfig::default() };
     let config = config.resolve("/nowhere".as_ref(), &|_| None).expect("good");
-    let ledger = Ledger::new(std::sync::Arc::clone(&placement.records), &config);
+    let ledger = Ledger::new(Arc::clone(&placement.records), &config);
 
     let hour = |hours: i64| Timestamp::from_second(1_700_000_000 + hours * 3600).expect("a moment");
     let interval = Interval {
