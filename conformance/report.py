@@ -75,6 +75,7 @@ def table(results: list[Results]) -> str:
         lines += _group(group, sdk, notes)
     for group in rows["http"]:
         lines += _group(group, http, notes)
+    lines += _endpoints()
     if notes:
         lines += ["## Failures", "", *notes, ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -83,7 +84,7 @@ def table(results: list[Results]) -> str:
 def _group(group: dict, results: list[Results], notes: list[str]) -> list[str]:
     if not results:
         return []
-    lines = [f"## {group['group']}", "", "| | " + " | ".join(r.title for r in results) + " |"]
+    lines = [f"## {group['group']}", "", "| call | " + " | ".join(r.title for r in results) + " |"]
     lines.append("|---" * (len(results) + 1) + "|")
     for row in group["rows"]:
         marks = []
@@ -94,6 +95,17 @@ def _group(group: dict, results: list[Results], notes: list[str]) -> list[str]:
                 notes.append(f"- {result.title}, {row['text']}: {_plain(reason)}")
         lines.append(f"| {row['text']} | " + " | ".join(marks) + " |")
     return [*lines, ""]
+
+
+def _endpoints() -> list[str]:
+    """Every call of the protocol; a scenario asks each and fails when it stands otherwise."""
+    lines = ["## Every endpoint", ""]
+    for group in json.loads((HERE / "endpoints.json").read_text()):
+        lines += [f"### {group['group']}", "", "| call | served |", "|---|---|"]
+        for call, *standing in group["rows"]:
+            lines.append(f"| `{call.removeprefix('stream ')}` | {': '.join(standing) or 'yes'} |")
+        lines.append("")
+    return lines
 
 
 def _plain(text: str) -> str:
