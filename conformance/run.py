@@ -60,11 +60,12 @@ def main() -> int:
             target = Target(arguments.url, arguments.sandbox_url or arguments.url, arguments.key)
         else:
             try:
-                internet = stack.enter_context(Internet(environments.CACHE / "internet"))
-                options = internet.options + (arguments.server_option or [])
+                # Only root can make one; without it the scenarios about egress have nobody to talk to.
+                internet = stack.enter_context(Internet(environments.CACHE / "internet")) if os.geteuid() == 0 else None
+                options = (internet.options if internet else []) + (arguments.server_option or [])
                 target = stack.enter_context(OwnServer(arguments.server, environments.CACHE / "servers", options))
                 hosts = stack.enter_context(Hosts(environments.CACHE / "hosts", target.certificate))
-                os.environ.update(internet.environment | hosts.environment)
+                os.environ.update((internet.environment if internet else {}) | hosts.environment)
                 target = target.over_tls() if arguments.https else target
             except ServerError as error:
                 return _fail(str(error))

@@ -19,14 +19,17 @@ use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
-use crate::cgroup::{Cgroup, CgroupError, Hierarchy};
 use crate::error::EngineError;
-use crate::ids::{IDS, Range, Ranges};
+use crate::group::{Group, Groups};
+use crate::ids::{Range, Ranges};
 use crate::launchers::Launchers;
 use crate::machine::{names_beside, remove, remove_socket};
 use crate::net::{Egress, EgressConfig, Policy};
 use crate::pool::{Pool, Volume};
+use crate::processes::MARK;
+use crate::rootless::Identity;
 use crate::sealed_file::sealed_file;
+use crate::standing::Standing;
 use crate::volume::volume_files;
 use crate::{Boot, EngineConfig, Instance, Limits, Mount, net, rootfs::Template};
 
@@ -44,7 +47,9 @@ const WRITABLE: &str = "up";
 pub(crate) struct Workshop {
     pub(crate) runtime: PathBuf,
     pub(crate) pool: Pool,
-    pub(crate) hierarchy: Hierarchy,
+    pub(crate) groups: Groups,
+    pub(crate) standing: Standing,
+    identity: Identity,
     pub(crate) ranges: Ranges,
     pub(crate) launchers: Launchers,
     guest: OwnedFd,
@@ -53,7 +58,8 @@ pub(crate) struct Workshop {
 impl Drop for Workshop {
     fn drop(&mut self) {
         // What all sandboxes share goes, unless one of them still runs; the next server then finds it.
-        if self.hierarchy.remove_root_if_empty() {
+        if self.groups.remove_root_if_empty() {
+            crate::delegation::forget(&self.runtime);
             // If it is not empty, something else lies there, which is not ours to judge.
             let _ = fs::remove_dir(&self.runtime);
         }
@@ -112,20 +118,20 @@ impl Network {
 /// What a boot makes outside the volume; taken down on drop unless [`Scaffold::keep`] is called.
 pub(crate) struct Scaffold {
     pub(crate) name: String,
-    pub(crate) cgroup: Cgroup,
+    pub(crate) group: Group,
     pub(crate) socket: PathBuf,
     pub(crate) ids: Option<Range>,
     /// Once it runs.
     pub(crate) process: Option<OwnedFd>,
     /// The process group of the launcher and of what it has made so far, all of them our children.
-    group: Option<Pid>,
+    children: Option<Pid>,
     kept: bool,
 }
 
 impl Scaffold {
     /// Of a sandbox that runs already: nothing is taken down on drop.
-    pub(crate) fn adopted(name: String, cgroup: Cgroup, socket: PathBuf, ids: Option<Range>, process: OwnedFd) -> Self {
-        Self { name, cgroup, socket, ids, process: Some(process), group: None, kept: true }
+    pub(crate) fn adopted(name: String, group: Group, socket: PathBuf, ids: Option<Range>, process: OwnedFd) -> Self {
+        Self { name, group, socket, ids, process: Some(process), children: None, kept: true }
     }
 
     pub(crate) fn keep(&mut self) {
@@ -139,8 +145,8 @@ impl Scaffold {
         if let Some(process) = &self.process {
             let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
         }
-        if let Some(group) = self.group {
-            while waitid(WaitId::Pgid(Some(group)), WaitIdOptions::EXITED).is_ok() {}
+        if let Some(children) = self.children {
+            while waitid(WaitId::Pgid(Some(children)), WaitIdOptions::EXITED).is_ok() {}
         }
     }
 }
@@ -150,11 +156,11 @@ impl Drop for Scaffold {
         if self.kept {
             return;
         }
-        let ended = self.cgroup.kill_all();
+        let ended = self.group.kill_all();
         if ended.is_ok() {
             self.reap();
         }
-        let ended = ended.and_then(|()| self.cgroup.remove()).map_err(EngineError::from);
+        let ended = ended.and_then(|()| self.group.remove());
         if let Err(error) = ended.and_then(|()| remove_socket(&self.socket)) {
             // The next sweep finds it.
             warn!(
@@ -170,16 +176,19 @@ impl Workshop {
     pub(crate) fn open(
         config: &EngineConfig,
         pool: Pool,
-        hierarchy: Hierarchy,
-        ranges: Ranges,
+        groups: Groups,
+        standing: Standing,
+        identity: Identity,
     ) -> Result<Self, EngineError> {
         let runtime = config.runtime.clone();
         fs::create_dir_all(&runtime)
             .and_then(|()| fs::set_permissions(&runtime, Permissions::from_mode(0o700)))
             .map_err(EngineError::io(format!("make {}", runtime.display())))?;
         let guest = sealed_file("sandbar-guest", config.guest).map_err(EngineError::io("make a memory file"))?;
-        let launchers = Launchers::new().map_err(EngineError::io("make a memory file"))?;
-        Ok(Self { runtime, pool, hierarchy, ranges, launchers, guest })
+        let mark = (!standing.is_root()).then(|| format!("{identity}/"));
+        let launchers = Launchers::new(mark).map_err(EngineError::io("make a memory file"))?;
+        let ranges = Ranges::survey(standing, identity.0);
+        Ok(Self { runtime, pool, groups, standing, identity, ranges, launchers, guest })
     }
 
     pub(crate) fn socket_of(&self, name: &str) -> PathBuf {
@@ -202,23 +211,29 @@ impl Workshop {
         let writable =
             prepare_volume(&volume, &template, limit).map_err(EngineError::io(format!("prepare volume {name}")))?;
         watch.mark("volume ready");
-        let cgroup = self.hierarchy.create(&name, &limits).map_err(|error| match error {
-            CgroupError::Exists(name) => EngineError::Running(name),
-            error => error.into(),
-        })?;
+        let group = self.groups.create(&name, &limits)?;
         watch.mark("cgroup made");
         let socket = self.socket_of(&name);
         let spec = Spec {
-            id_count: IDS,
-            cgroup_tasks: tasks_files(&cgroup),
-            cgroup_unified: cgroup.unified().map(Path::to_owned),
-            files: Files { id_base: ids.base(), writable, overlays: overlays_of(template), volumes },
+            id_count: self.standing.id_count(),
+            owner: ids.owner(),
+            processes: (!self.groups.limits()).then_some(limits.pids),
+            mark: (!self.standing.is_root()).then(|| format!("{MARK}={}/{name}", self.identity)),
+            cgroup_tasks: group.tasks_files(),
+            cgroup_unified: group.unified().map(Path::to_owned),
+            files: Files {
+                id_base: ids.base(),
+                on_disk: self.standing.on_disk(),
+                writable,
+                overlays: overlays_of(template),
+                volumes,
+            },
             hostname,
             boot_id,
             nameserver: net::NAMESERVER,
             shared_memory_bytes: shared_memory(&limits),
         };
-        let mut scaffold = Scaffold { name, cgroup, socket, ids: Some(ids), process: None, group: None, kept: false };
+        let mut scaffold = Scaffold { name, group, socket, ids: Some(ids), process: None, children: None, kept: false };
         let guest_config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
         remove(&names_beside(&scaffold.socket))?;
         let socket = scaffold.socket.clone();
@@ -254,7 +269,7 @@ impl Workshop {
         };
         let listener = listen(&scaffold.socket).map_err(failed("listen for the guest"))?;
         let launcher = self.launchers.take().map_err(failed("spawn the launcher"))?;
-        scaffold.group = launcher.group();
+        scaffold.children = launcher.group();
         watch.mark("launcher there");
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd()];
         launcher.channel.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
@@ -300,6 +315,7 @@ fn follow(channel: &Channel, scaffold: &mut Scaffold, mut made: impl FnMut(Pid))
                 // Our child and not reaped: the number cannot mean another.
                 let opened = process.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose();
                 scaffold.process = opened.map_err(|error| failed("open process 1", error.into()))?;
+                scaffold.group.started(pid.cast_unsigned())?;
                 process.into_iter().for_each(&mut made);
             }
             Some((Report::Executing, _)) => executing = true,
@@ -348,13 +364,6 @@ fn overlays_of(template: Template) -> Vec<Overlay> {
         Overlay { at: plan.at, lowers: plan.lowers, directory }
     };
     template.mounts.into_iter().map(overlay).collect()
-}
-
-/// Where a thread that writes `0` moves itself, and only itself. Moving a whole process, as `cgroup.procs` does, stops all forks of
-/// the machine for a grace period of the kernel, milliseconds each time.
-fn tasks_files(cgroup: &Cgroup) -> Vec<PathBuf> {
-    let first_version = |file: &PathBuf| cgroup.unified() != file.parent();
-    cgroup.procs_files().iter().filter(|file| first_version(file)).map(|file| file.with_file_name("tasks")).collect()
 }
 
 /// Half of the memory, as the kernel does for a whole machine.

@@ -14,17 +14,17 @@ use tokio::task::AbortHandle;
 use tracing::warn;
 
 use crate::boot::{Network, Record, Scaffold, Started, Workshop, check_name, start_time_of};
-use crate::cgroup::Hierarchy;
+use crate::delegation;
 use crate::error::EngineError;
-use crate::fingerprint::Fingerprint;
-use crate::ids::Ranges;
 use crate::machine::{Inner, Machine, remove_socket};
 use crate::net::{EgressConfig, Policy};
 use crate::pool::Pool;
 use crate::rootfs::{BaseTemplate, Template};
+use crate::rootless::{Identity, note_ids};
+use crate::standing::{Standing, differences};
 use crate::sys::watch;
 use crate::volume::VolumeDirectory;
-use crate::{Boot, EngineConfig, Instance, blocking};
+use crate::{Boot, EngineConfig, Instance, LAYERS, blocking};
 
 /// The sandboxes of one data directory on this machine. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -69,14 +69,12 @@ impl Engine {
             // Set-uid files of sandboxes lie in there, with ids that mean something on the host.
             fs::set_permissions(&data, fs::Permissions::from_mode(0o700))
                 .map_err(EngineError::io("close the data directory to others"))?;
-            let mut identity = Fingerprint::new();
-            identity.add(data.as_os_str().as_encoded_bytes());
-            // The same for the same directory for ever: it is how a later server finds its sandboxes.
-            let [.., a, b, c, d] = identity.value().to_be_bytes();
-            let number = u32::from_be_bytes([a, b, c, d]);
-            let hierarchy = Hierarchy::open(&format!("sandbar-{number:08x}"))?;
-            let base = BaseTemplate::open(data.join("layers")).map_err(EngineError::io("open the layers"))?;
-            let workshop = Workshop::open(&config, pool, hierarchy, Ranges::survey(number))?;
+            let (identity, standing) = (Identity::of(&data), Standing::of_this_process());
+            note_ids(&data, standing).map_err(EngineError::io("write to the data directory"))?;
+            let groups = delegation::groups(standing, identity, &config.runtime)?;
+            let layers = data.join(LAYERS);
+            let base = BaseTemplate::open(layers, standing).map_err(EngineError::io("open the layers"))?;
+            let workshop = Workshop::open(&config, pool, groups, standing, identity)?;
             workshop.launchers.refill();
             let egress = Arc::new(config.egress);
             Ok(Self(Arc::new(Shared { workshop, base, egress, guard: OnceLock::new() })))
@@ -139,7 +137,7 @@ impl Engine {
             instance,
             process,
             network,
-            cgroup: scaffold.cgroup.clone(),
+            group: scaffold.group.clone(),
             volume,
             socket: scaffold.socket.clone(),
             egress: Mutex::new(Some(egress)),
@@ -186,6 +184,11 @@ impl Engine {
         blocking(move || shared.workshop.open_volume(&name, limit_bytes)).await
     }
 
+    /// In how far sandboxes are otherwise than those of a server that is root, for whoever uses them.
+    pub fn differences(&self) -> Vec<&'static str> {
+        differences(self.0.workshop.standing, self.0.workshop.groups.limits())
+    }
+
     /// Bytes that all sandboxes together can still write.
     pub fn pool_free_bytes(&self) -> io::Result<u64> {
         self.0.workshop.pool.free_bytes()
@@ -215,11 +218,11 @@ async fn guard_space(engine: Weak<Shared>) {
 
 impl Shared {
     fn find(&self, name: String, instance: Instance, egress: Policy) -> Result<Option<Started>, EngineError> {
-        let Some(cgroup) = self.workshop.hierarchy.open_existing(&name) else { return Ok(None) };
+        let Some(group) = self.workshop.groups.open_existing(&name) else { return Ok(None) };
         let Some(process) = open_process(instance.pid) else { return Ok(None) };
         // Checked after the descriptor is had: from here on it cannot become another's.
         let same = start_time_of(instance.pid).is_ok_and(|start_time| start_time == instance.start_time);
-        if !same || !cgroup.pids()?.contains(&instance.pid) || has_ended(&process) {
+        if !same || !group.holds(instance.pid)? || has_ended(&process) {
             return Ok(None);
         }
         let socket = self.workshop.socket_of(&name);
@@ -232,7 +235,7 @@ impl Shared {
         let volume = pool.volume(&name, limit_bytes)?;
         volume.set_allowance(shared_bytes).map_err(EngineError::io(format!("limit volume {name}")))?;
         let ids = self.workshop.ranges.adopt(instance.pid);
-        let scaffold = Scaffold::adopted(name, cgroup, socket, ids, process);
+        let scaffold = Scaffold::adopted(name, group, socket, ids, process);
         Ok(Some(Started { instance, network, volume, scaffold }))
     }
 }
@@ -250,20 +253,21 @@ fn has_ended(process: &OwnedFd) -> bool {
 impl Workshop {
     fn sweep(&self, keep_running: &HashSet<String>, keep_files: &HashSet<String>) -> Result<Vec<String>, EngineError> {
         let mut removed = BTreeSet::new();
-        for name in self.hierarchy.list() {
+        for name in self.groups.list() {
             if !keep_running.contains(&name)
-                && let Some(cgroup) = self.hierarchy.open_existing(&name)
+                && let Some(group) = self.groups.open_existing(&name)
             {
-                let processes = cgroup.pids()?.into_iter().filter_map(open_process).collect::<Vec<_>>();
-                cgroup.kill_all()?;
+                let processes = group.children()?.into_iter().filter_map(open_process).collect::<Vec<_>>();
+                group.kill_all()?;
                 for process in processes {
                     // At most one of them is a child of ours, which nobody else will reap; the others give an error at once.
                     let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
                 }
-                cgroup.remove()?;
+                group.remove()?;
                 removed.insert(name);
             }
         }
+        self.groups.end_strays();
         let listed = fs::read_dir(&self.runtime).map_err(EngineError::io("list the sockets"))?;
         for entry in listed.flatten() {
             let file = entry.file_name();

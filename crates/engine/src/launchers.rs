@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use launcher::spec::Channel;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
+use crate::processes::MARK;
 use crate::sealed_file::sealed_file;
 
 /// The launcher's executable, built by the build script.
@@ -49,10 +50,11 @@ pub(crate) struct Launcher {
 }
 
 impl Launcher {
-    fn spawn(executable: &Executable) -> io::Result<Self> {
+    fn spawn(executable: &Executable, mark: Option<&str>) -> io::Result<Self> {
         let (ours, theirs) = Channel::pair()?;
         let process = executable
             .command(launcher::LAUNCH)
+            .envs(mark.map(|mark| (MARK, mark)))
             .process_group(0)
             .stdin(Stdio::from(theirs.into_descriptor()))
             .stdout(Stdio::null())
@@ -83,25 +85,31 @@ impl Drop for Launcher {
 #[derive(Debug)]
 pub(crate) struct Launchers {
     executable: Executable,
+    /// By which what a launcher makes is known while it is not the guest yet, see [`crate::processes`].
+    mark: Option<String>,
     spare: Mutex<Option<Launcher>>,
 }
 
 impl Launchers {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { executable: Executable::new()?, spare: Mutex::new(None) })
+    pub(crate) fn new(mark: Option<String>) -> io::Result<Self> {
+        Ok(Self { executable: Executable::new()?, mark, spare: Mutex::new(None) })
     }
 
     /// The spare one, or a new one.
     pub(crate) fn take(&self) -> io::Result<Launcher> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
-        spare.filter(Launcher::is_alive).map_or_else(|| Launcher::spawn(&self.executable), Ok)
+        spare.filter(Launcher::is_alive).map_or_else(|| self.spawn(), Ok)
     }
 
     /// Spawns a spare one if there is none. Without one the next boot is slower, so a failure does not matter here.
     pub(crate) fn refill(&self) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.is_none() {
-            *spare = Launcher::spawn(&self.executable).ok();
+            *spare = self.spawn().ok();
         }
+    }
+
+    fn spawn(&self) -> io::Result<Launcher> {
+        Launcher::spawn(&self.executable, self.mark.as_deref())
     }
 }

@@ -9,22 +9,27 @@
 mod boot;
 pub mod cgroup;
 mod copy;
+mod delegation;
 mod engine;
 mod error;
 mod fingerprint;
+mod group;
 mod ids;
 mod launchers;
 mod machine;
 pub mod net;
 pub mod pool;
 pub mod probe;
+mod processes;
 pub mod rootfs;
+mod rootless;
 mod sealed_file;
+mod standing;
 mod sys;
 pub mod volume;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use engine::Engine;
 pub use error::EngineError;
@@ -90,12 +95,31 @@ pub struct Instance {
     pub start_time: u64,
 }
 
-/// Gives this process a mount namespace of its own, so that the pool it mounts vanishes with it, however it ends.
+/// Gives this process a mount namespace of its own, so that the pool it mounts vanishes with it, however it ends. One that is not
+/// root becomes root of a user namespace first: that of the living sandboxes of `data`, if there are any, else a new one.
 ///
 /// With several threads only the calling one would move: call it before any other is started.
-pub fn enter_private_mounts() -> io::Result<()> {
+pub fn enter_private_mounts(data: &Path) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        rootless::enter(data)?;
+    }
     launcher::unshare_mounts()
 }
+
+/// Removes what an ordinary user's server made for all its sandboxes, if there are none any more. It belongs to ids that only this
+/// process can take it from, and the user may want to remove the data directory. What root made, root can remove.
+pub fn remove_shared_files(data: &Path) -> io::Result<()> {
+    if standing::Standing::of_this_process().is_root() || pool::has_volumes(data) {
+        return Ok(());
+    }
+    match std::fs::remove_dir_all(data.join(LAYERS)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// In the data directory: what templates are made of.
+pub(crate) const LAYERS: &str = "layers";
 
 /// Runs work that blocks where it may.
 async fn blocking<T: Send + 'static>(

@@ -1,4 +1,4 @@
-//! A running sandbox: its first process, its cgroup, its way to the network.
+//! A running sandbox: its first process, what holds its processes together, its way to the network.
 //!
 //! A handle neither owns nor ends what it names: dropping the last one leaves the sandbox running (without its way to the
 //! internet, which this process carries), and [`Machine::kill`] ends it whoever else holds a handle.
@@ -15,8 +15,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::cgroup::Cgroup;
 use crate::error::EngineError;
+use crate::group::Group;
 use crate::ids::Range;
 use crate::net::{self, Egress};
 use crate::pool::Volume;
@@ -36,7 +36,7 @@ pub(crate) struct Inner {
     /// Becomes readable when process 1 has ended.
     pub(crate) process: AsyncFd<OwnedFd>,
     pub(crate) network: OwnedFd,
-    pub(crate) cgroup: Cgroup,
+    pub(crate) group: Group,
     pub(crate) volume: Volume,
     pub(crate) socket: PathBuf,
     pub(crate) egress: Mutex<Option<Egress>>,
@@ -96,26 +96,26 @@ impl Machine {
 
     /// Stops every process where it is. Frozen already: success.
     pub async fn freeze(&self) -> Result<(), EngineError> {
-        self.with_cgroup(|cgroup| Ok(cgroup.freeze()?)).await
+        self.with_group(Group::freeze).await
     }
 
     /// Lets every process go on. Running already: success.
     pub async fn thaw(&self) -> Result<(), EngineError> {
-        self.with_cgroup(|cgroup| Ok(cgroup.thaw()?)).await
+        self.with_group(Group::thaw).await
     }
 
     /// Ends every process, frozen or not, and removes what the engine made for them. The files stay. Repeating it, or
     /// calling it for a machine whose processes have ended by themselves, succeeds.
     pub async fn kill(&self) -> Result<(), EngineError> {
         self.0.egress.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.with_cgroup(|cgroup| Ok(cgroup.kill_all()?)).await?;
+        self.with_group(Group::kill_all).await?;
         timeout(EXIT_LIMIT, self.exited()).await.map_err(|_| EngineError::Io {
             what: format!("end process 1 of sandbox {}", self.0.name),
             source: io::ErrorKind::TimedOut.into(),
         })?;
         let socket = self.0.socket.clone();
-        self.with_cgroup(move |cgroup| {
-            cgroup.remove()?;
+        self.with_group(move |group| {
+            group.remove()?;
             remove_socket(&socket)
         })
         .await?;
@@ -127,7 +127,7 @@ impl Machine {
     pub async fn usage(&self) -> Result<Usage, EngineError> {
         let inner = self.0.clone();
         blocking(move || {
-            let (now, volume) = (inner.cgroup.usage()?, &inner.volume);
+            let (now, volume) = (inner.group.usage()?, &inner.volume);
             let disk_used = volume.used_bytes().map_err(EngineError::io("count the bytes of a volume"))?;
             Ok(Usage {
                 cpu_usec: now.cpu_usec,
@@ -138,7 +138,7 @@ impl Machine {
                 disk_used: disk_used.min(volume.limit_bytes()),
                 disk_limit: volume.limit_bytes(),
                 pids: now.pids,
-                oom_kills: inner.cgroup.oom_kills()?,
+                oom_kills: inner.group.oom_kills()?,
             })
         })
         .await
@@ -154,12 +154,12 @@ impl Machine {
         let _ = waitid(WaitId::PidFd(self.0.process.get_ref().as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }
 
-    async fn with_cgroup<T: Send + 'static>(
+    async fn with_group<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Cgroup) -> Result<T, EngineError> + Send + 'static,
+        work: impl FnOnce(&Group) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, EngineError> {
-        let cgroup = self.0.cgroup.clone();
-        blocking(move || work(&cgroup)).await
+        let group = self.0.group.clone();
+        blocking(move || work(&group)).await
     }
 }
 

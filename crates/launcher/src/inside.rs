@@ -5,7 +5,7 @@
 //! when a symbolic link can lead nowhere but into the sandbox itself.
 
 use std::convert::Infallible;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
@@ -14,6 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode};
+use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 use rustix::process::{Resource, Rlimit, chdir, fchdir, getrlimit, pivot_root, setrlimit, setsid, umask};
 use rustix::system::sethostname;
@@ -22,6 +23,7 @@ use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread
 use crate::capabilities;
 use crate::failure::{At, Failure};
 use crate::handover::{Handover, lift};
+use crate::launch::limit_processes;
 use crate::pseudo::{self, attach};
 use crate::seccomp::Program;
 use crate::spec::{Channel, Files, Report, Spec};
@@ -63,7 +65,7 @@ fn try_become_guest(
     receive_from(&launcher, "wait for the ids")?;
     // Not before the server has been told of this process: until then it can reap it as a member of the launcher's group only.
     setsid().at("start a session")?;
-    become_root().at("become root of the sandbox")?;
+    become_root(spec.id_count).at("become root of the sandbox")?;
     umask(Mode::empty());
     watch.mark("sandbox: is root");
     let tree = pseudo::Tree::prepare(spec)?;
@@ -82,6 +84,7 @@ fn try_become_guest(
     }
     write_names(&spec.hostname, spec.nameserver);
     set_resource_limits().at("set the resource limits")?;
+    limit_processes(spec).at("limit the processes")?;
     watch.mark("sandbox: names and limits set");
 
     let null = File::options().read(true).write(true).open("/dev/null").at("open /dev/null")?;
@@ -94,7 +97,9 @@ fn try_become_guest(
     watch.mark("sandbox: filter installed");
     server.send(&Report::Timings(watch.marks), &[]).at("report to the server")?;
     server.send(&Report::Executing, &[]).at("report to the server")?;
-    Err(exec_descriptor(handover.guest.as_fd(), &[GUEST_NAME], &[GUEST_PATH])).at("execute the guest")
+    let mark = spec.mark.as_deref().map(CString::new).transpose().map_err(io::Error::from).at("read the mark")?;
+    let arguments: Vec<&CStr> = [GUEST_NAME].into_iter().chain(mark.as_deref()).collect();
+    Err(exec_descriptor(handover.guest.as_fd(), &arguments, &[GUEST_PATH])).at("execute the guest")
 }
 
 fn receive_from(launcher: &Channel, step: &str) -> Result<Vec<OwnedFd>, Failure> {
@@ -102,8 +107,12 @@ fn receive_from(launcher: &Channel, step: &str) -> Result<Vec<OwnedFd>, Failure>
     Ok(descriptors)
 }
 
-fn become_root() -> rustix::io::Result<()> {
-    set_thread_groups(&[])?;
+fn become_root(id_count: u32) -> rustix::io::Result<()> {
+    match set_thread_groups(&[]) {
+        // Who was given a single id may not leave groups, either.
+        Err(Errno::PERM) if id_count == 1 => {}
+        left => left?,
+    }
     set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::exit;
 
 use rustix::fs::Mode;
-use rustix::process::{Pid, umask};
+use rustix::process::{Pid, Resource, Rlimit, setrlimit, umask};
 
 use crate::failure::{At, Failure};
 use crate::handover::{Handover, lift};
@@ -60,7 +60,10 @@ fn boot(channel: &Channel) -> Result<(), Failure> {
     let (outer, inner) = Channel::pair().at("make a channel to the first process")?;
     let unified = join_cgroups(&spec).at("join the cgroup")?;
     watch.mark("launcher: in the cgroup");
-    match clone_into_namespaces(spec.files.id_base, unified.as_ref().map(AsFd::as_fd)).at("make the namespaces")? {
+    if spec.owner != 0 {
+        limit_processes(&spec).at("limit the processes")?;
+    }
+    match clone_into_namespaces(spec.owner, unified.as_ref().map(AsFd::as_fd)).at("make the namespaces")? {
         Side::Child => {
             drop(outer);
             let failure = inside::become_guest(channel, inner, &spec, &handover, &filter, watch);
@@ -93,7 +96,14 @@ fn join_cgroups(spec: &Spec) -> io::Result<Option<OwnedFd>> {
     spec.cgroup_unified.as_ref().map(|directory| Ok(File::open(directory)?.into())).transpose()
 }
 
-/// Gives the first process what only the launcher, root of the host, can: ids and a file tree.
+/// Where no cgroup counts processes, the kernel counts those of each user, and for all users of a namespace together those of its
+/// owner: up to the limit that held when it was made.
+pub(crate) fn limit_processes(spec: &Spec) -> io::Result<()> {
+    let Some(most) = spec.processes.map(u64::from) else { return Ok(()) };
+    Ok(setrlimit(Resource::Nproc, Rlimit { current: Some(most), maximum: Some(most) })?)
+}
+
+/// Gives the first process what only the launcher, root outside, can: ids and a file tree.
 fn furnish(outer: &Channel, pid: Pid, spec: &Spec, watch: &mut Stopwatch) -> Result<(), Failure> {
     let process = pid.as_raw_nonzero();
     let user_namespace: OwnedFd =

@@ -26,6 +26,7 @@ pub mod spec;
 mod stopwatch;
 mod sys;
 pub mod trial;
+pub mod users;
 
 pub use self::launch::launch;
 pub use self::stopwatch::Stopwatch;
@@ -35,5 +36,7 @@ pub use self::sys::tun::open as open_tun;
 
 /// The first argument that makes the program act as launcher: [`launch`].
 pub const LAUNCH: &str = "launch";
+/// The first argument that makes the program keep a user namespace: [`users::hold`].
+pub const HOLD: &str = "hold";
 /// The first argument that makes the program try what a launch needs: [`trial::child_main`].
 pub const TRY: &str = "try";

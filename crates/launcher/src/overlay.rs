@@ -1,8 +1,9 @@
 //! The sandbox's file tree: id-mapped layers joined by overlays, as detached mounts.
 //!
-//! Runs in the launcher, as root of the initial user namespace, in a mount namespace that ends with the launcher. Each layer is
-//! covered there by an id-mapped clone of itself, so that the overlay finds the mapped one under the layer's own path
-//! (overlays accept layers that are mounted nowhere only from kernel 6.15 on).
+//! Runs in the launcher, as root of the user namespace that is the sandbox's parent, in a mount namespace that ends with the
+//! launcher. Where that is the initial one, each layer is covered there by an id-mapped clone of itself, so that the overlay finds
+//! the mapped one under the layer's own path (overlays accept layers that are mounted nowhere only from kernel 6.15 on). Elsewhere
+//! the kernel maps no ids, and the files have those of the sandbox already.
 
 use std::ffi::CString;
 use std::io;
@@ -13,31 +14,43 @@ use rustix::fs::{CWD, Mode, StatVfsMountFlags, fstatvfs, mkdir, stat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 use rustix::thread::{CapabilitiesSecureBits, capabilities_secure_bits, set_capabilities_secure_bits};
 
 use crate::failure::{At, Failure};
-use crate::spec::{Files, Overlay};
+use crate::spec::{Files, OnDisk, Overlay};
 use crate::sys::mount::{map_ids, share};
 use crate::sys::process::set_file_system_ids;
 
 /// Builds every overlay of `files` and then every volume, in its order, for the ids that `user_namespace` maps.
 pub(crate) fn build(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Failure> {
-    for overlay in &files.overlays {
-        make_writable_directories(files, overlay)?;
-    }
-    let volumes: Vec<OwnedFd> =
-        files.volumes.iter().map(|volume| clone_shared(&volume.source, user_namespace)).collect::<Result<_, _>>()?;
-    cover_with_mapped(files, user_namespace)?;
-    let mount_all = || files.overlays.iter().map(|overlay| mount(&files.writable, overlay)).collect();
-    let mut mounts: Vec<OwnedFd> = as_mapped_root(files.id_base, mount_all)?;
-    mounts.extend(volumes);
+    let make_all = || files.overlays.iter().try_for_each(|overlay| make_writable_directories(files, overlay));
+    let mount_all = || files.overlays.iter().map(|overlay| mount(files, overlay)).collect::<Result<Vec<_>, _>>();
+    let share_all = |namespace| files.volumes.iter().map(|volume| clone_shared(&volume.source, namespace)).collect();
+    let (mut mounts, volumes): (_, Result<Vec<_>, _>) = match files.on_disk {
+        OnDisk::ZeroBased => {
+            make_all()?;
+            let volumes = share_all(Some(user_namespace));
+            cover_with_mapped(files, user_namespace)?;
+            (as_mapped_root(files.id_base, mount_all)?, volumes)
+        }
+        OnDisk::OfSandbox => {
+            let lowers = files.overlays.iter().flat_map(|overlay| &overlay.lowers);
+            for lower in lowers {
+                // The error of the mount would not say which of them is missing.
+                stat(lower).at(&format!("look at the layer {}", lower.display()))?;
+            }
+            let made = as_mapped_root(files.id_base, || make_all().and_then(|()| mount_all()))?;
+            (made, share_all(None))
+        }
+    };
+    mounts.extend(volumes?);
     Ok(mounts)
 }
 
 /// A directory that others have, too: what one of them makes set-user-id must not be so for another.
-fn clone_shared(source: &Path, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+fn clone_shared(source: &Path, user_namespace: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Failure> {
     let tree = open_tree(CWD, source, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .at(&format!("clone the mount of {}", source.display()))?;
     share(tree.as_fd(), user_namespace).at(&format!("map the ids of {}", source.display()))?;
@@ -98,10 +111,10 @@ fn cover_with_mapped(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<()
     Ok(())
 }
 
-fn mount(writable: &Path, overlay: &Overlay) -> Result<OwnedFd, Failure> {
-    let mounted = match mount_by_context(writable, overlay) {
+fn mount(files: &Files, overlay: &Overlay) -> Result<OwnedFd, Failure> {
+    let mounted = match mount_by_context(files, overlay) {
         // Kernels before 6.5 do not know `lowerdir+`.
-        Err(Errno::INVAL) => mount_by_string(writable, overlay),
+        Err(Errno::INVAL) => mount_by_string(files, overlay),
         other => other,
     };
     let mount = mounted.at(&format!("mount the overlay for {}", overlay.at.display()))?;
@@ -115,10 +128,20 @@ fn mount(writable: &Path, overlay: &Overlay) -> Result<OwnedFd, Failure> {
 
 /// The same however it is mounted. Renaming a directory of a layer works (without, EXDEV); whatever the kernel's defaults are,
 /// layers stay usable by others and an upper may become a layer.
-const OPTIONS: [(&str, &str); 3] = [("redirect_dir", "on"), ("index", "off"), ("metacopy", "off")];
+const OPTIONS: &[(&str, &str)] = &[("redirect_dir", "on"), ("index", "off"), ("metacopy", "off")];
+/// Where the mounter is root of a user namespace only: what overlays note about files goes into attributes that everybody may
+/// write, and must then not lead from one directory to another.
+const OPTIONS_OF_USER: &[(&str, &str)] = &[("userxattr", "")];
 
-fn mount_by_context(writable: &Path, overlay: &Overlay) -> rustix::io::Result<OwnedFd> {
-    let directory = writable.join(&overlay.directory);
+fn options(on_disk: OnDisk) -> &'static [(&'static str, &'static str)] {
+    match on_disk {
+        OnDisk::ZeroBased => OPTIONS,
+        OnDisk::OfSandbox => OPTIONS_OF_USER,
+    }
+}
+
+fn mount_by_context(files: &Files, overlay: &Overlay) -> rustix::io::Result<OwnedFd> {
+    let directory = files.writable.join(&overlay.directory);
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "source", "overlay")?;
     for lower in &overlay.lowers {
@@ -127,8 +150,11 @@ fn mount_by_context(writable: &Path, overlay: &Overlay) -> rustix::io::Result<Ow
     // The kernel takes backslashes out of these two, but not out of `lowerdir+`.
     fsconfig_set_string(&context, "upperdir", escaped(&directory.join("upper"), "\\"))?;
     fsconfig_set_string(&context, "workdir", escaped(&directory.join("work"), "\\"))?;
-    for (key, value) in OPTIONS {
-        fsconfig_set_string(&context, key, value)?;
+    for (key, value) in options(files.on_disk) {
+        match *value {
+            "" => fsconfig_set_flag(&context, *key)?,
+            value => fsconfig_set_string(&context, *key, value)?,
+        }
     }
     fsconfig_create(&context)?;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)
@@ -136,15 +162,15 @@ fn mount_by_context(writable: &Path, overlay: &Overlay) -> rustix::io::Result<Ow
 
 /// All options in one string, which holds about 60 layers. Mounted over its own writable directory, for want of a better place in
 /// this namespace, and cloned from there.
-fn mount_by_string(writable: &Path, overlay: &Overlay) -> rustix::io::Result<OwnedFd> {
-    let directory = writable.join(&overlay.directory);
+fn mount_by_string(files: &Files, overlay: &Overlay) -> rustix::io::Result<OwnedFd> {
+    let directory = files.writable.join(&overlay.directory);
     let lowers: Vec<_> = overlay.lowers.iter().map(|lower| escaped(lower, ":,\\")).collect();
     let mut options = format!("lowerdir={}", lowers.join(":"));
     for (key, path) in [("upperdir", directory.join("upper")), ("workdir", directory.join("work"))] {
         options += &format!(",{key}={}", escaped(&path, ",\\"));
     }
-    for (key, value) in OPTIONS {
-        options += &format!(",{key}={value}");
+    for (key, value) in self::options(files.on_disk) {
+        options += &if value.is_empty() { format!(",{key}") } else { format!(",{key}={value}") };
     }
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
     rustix::mount::mount("overlay", &directory, "overlay", MountFlags::NODEV, options.as_c_str())?;
@@ -176,7 +202,7 @@ mod tests {
     const BASE: u32 = 0x6fff_0000;
 
     /// Builds an overlay of two layers in a thread with mounts of its own, and gives what a look at it yields.
-    fn with_layers(mount: fn(&Path, &Overlay) -> rustix::io::Result<OwnedFd>) -> (String, u32) {
+    fn with_layers(mount: fn(&Files, &Overlay) -> rustix::io::Result<OwnedFd>) -> (String, u32) {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         for directory in ["new,la\\yer", "old:la\\yer", "writ\\able"] {
@@ -187,6 +213,7 @@ mod tests {
         fs::write(path("old:la\\yer").join("old"), "old").unwrap();
         let files = Files {
             id_base: BASE,
+            on_disk: OnDisk::ZeroBased,
             writable: path("writ\\able"),
             overlays: vec![Overlay {
                 at: "/".into(),
@@ -209,7 +236,7 @@ mod tests {
             unshare_mounts().unwrap();
             make_writable_directories(&files, &files.overlays[0]).unwrap();
             cover_with_mapped(&files, user_namespace.as_fd()).unwrap();
-            let overlay = as_mapped_root(BASE, || mount(&files.writable, &files.overlays[0]).at("mount"));
+            let overlay = as_mapped_root(BASE, || mount(&files, &files.overlays[0]).at("mount"));
             let mount = overlay.unwrap();
             let open =
                 |name, flags| openat(&mount, name, flags, Mode::from_raw_mode(0o644)).map(fs::File::from).unwrap();

@@ -86,6 +86,8 @@ impl Tree {
         let shared_memory = spec.shared_memory_bytes.to_string();
         // A fifth of the memory: the out-of-memory killer cannot free what lies in files, and /dev/shm may hold half already.
         let run = (spec.shared_memory_bytes / 5 * 2).to_string();
+        // The group of terminals, where there are groups.
+        let tty = if spec.id_count == 1 { "0" } else { "5" };
         let devices = DEVICES
             .iter()
             .map(|name| {
@@ -96,7 +98,7 @@ impl Tree {
         Ok(Self {
             proc: make("proc", &[], INERT)?,
             sys: make("sysfs", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
-            cgroup: unified_cgroups()
+            cgroup: (unified_cgroups() && spec.cgroup_unified.is_some())
                 .then(|| make("cgroup2", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY))
                 .transpose()?,
             dev: make(
@@ -106,7 +108,7 @@ impl Tree {
             )?,
             pts: make(
                 "devpts",
-                &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5"), ("max", TERMINALS)],
+                &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", tty), ("max", TERMINALS)],
                 MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
             )?,
             shm: make("tmpfs", &[("mode", "1777"), ("size", &shared_memory)], QUIET)?,
@@ -184,8 +186,8 @@ impl Tree {
 
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
-/// Whether the host's cgroups are the second version throughout; then programs that size themselves by their limits
-/// (JVM, Node.js) find the sandbox's own here.
+/// Whether the host's cgroups are the second version throughout. A sandbox that has one of its own then sees it: programs that size
+/// themselves by their limits (JVM, Node.js) look there.
 fn unified_cgroups() -> bool {
     rustix::fs::statfs("/sys/fs/cgroup").is_ok_and(|found| found.f_type == libc::CGROUP2_SUPER_MAGIC)
 }

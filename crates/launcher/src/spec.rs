@@ -25,6 +25,14 @@ const MAX_MESSAGE: usize = 160 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Spec {
     pub id_count: u32,
+    /// The user, as the launcher knows ids, to whom the sandbox's user namespace belongs; 0: the launcher's own.
+    pub owner: u32,
+    /// Most processes and threads, where no cgroup counts them.
+    #[serde(default)]
+    pub processes: Option<u32>,
+    /// An argument of process 1 by which it is known from outside, where no cgroup tells whose it is.
+    #[serde(default)]
+    pub mark: Option<String>,
     /// The `tasks` files of the cgroups of the first version.
     pub cgroup_tasks: Vec<PathBuf>,
     /// The directory of the cgroup of the second version.
@@ -43,7 +51,8 @@ pub struct Spec {
 pub struct Files {
     /// First id of the sandbox's own range on the host; its id 0.
     pub id_base: u32,
-    /// Holds the writable directories, ids 0-based.
+    pub on_disk: OnDisk,
+    /// Holds the writable directories.
     pub writable: PathBuf,
     /// The first is the root.
     pub overlays: Vec<Overlay>,
@@ -52,7 +61,16 @@ pub struct Files {
     pub volumes: Vec<Shared>,
 }
 
-/// A directory of the host that several sandboxes may have, ids 0-based.
+/// What ids the files of layers, volumes and writable directories have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnDisk {
+    /// 0-based, so that sandboxes with different ranges share them: each is mounted with its ids mapped, which takes root.
+    ZeroBased,
+    /// Those that the sandbox's user namespace gives them.
+    OfSandbox,
+}
+
+/// A directory of the host that several sandboxes may have.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Shared {
     pub at: PathBuf,

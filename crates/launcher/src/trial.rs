@@ -2,7 +2,7 @@
 //! what a launch would meet, with the very code that a launch uses.
 //!
 //! ```text
-//! probe ──runs──▶ outside (root of the host) ──runs──▶ inside (enters new namespaces, waits for its ids)
+//! probe ──runs──▶ outside (root, or made root) ──runs──▶ inside (enters new namespaces, waits for its ids)
 //!                    │ ids, overlay of id-mapped layers     │ TUN device, system-call filter
 //!                    ◀──────────── refusals ────────────────┘
 //! ```
@@ -19,16 +19,33 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{At, Failure};
-use crate::spec::{Files, Overlay};
+use crate::spec::{Files, OnDisk, Overlay};
 use crate::sys::namespace::unshare_mounts;
 use crate::sys::trial::enter_new_namespaces;
 use crate::sys::tun;
+use crate::users::{FIRST_SUBORDINATE, Ids, Rights, SANDBOX_IDS, enter_new, hold_by_itself};
 use crate::{TRY, overlay, seccomp};
 
 const INSIDE: &str = "inside";
-/// Any range will do: nothing that belongs to it outlives the attempt.
-const FIRST_ID: u32 = 1_000_000_000;
-const ID_COUNT: u32 = 65_536;
+
+/// The ids that the attempts use.
+#[derive(Clone, Copy)]
+struct Range {
+    first: u32,
+    count: u32,
+    on_disk: OnDisk,
+}
+
+impl Range {
+    fn of(rights: Rights) -> Self {
+        match rights {
+            // Any range will do: nothing that belongs to it outlives the attempt.
+            Rights::All => Self { first: 1_000_000_000, count: SANDBOX_IDS, on_disk: OnDisk::ZeroBased },
+            Rights::Range => Self { first: FIRST_SUBORDINATE, count: SANDBOX_IDS, on_disk: OnDisk::OfSandbox },
+            Rights::Own => Self { first: 0, count: 1, on_disk: OnDisk::OfSandbox },
+        }
+    }
+}
 
 /// What the kernel said no to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +65,8 @@ pub type Outcome = Result<(), Refusal>;
 /// How the attempts went. What could not be tried because of an earlier refusal has that one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
+    /// What ids there are for sandboxes; none where this is root, of whatever.
+    pub ids: Option<Ids>,
     pub namespaces: Outcome,
     pub overlay: Outcome,
     pub network: Outcome,
@@ -81,21 +100,37 @@ fn spawn_inside() -> io::Result<(Child, ChildStdin, ChildStdout)> {
 }
 
 fn outside() -> io::Result<()> {
-    let (mut child, mut input, output) = spawn_inside()?;
-    let mut output = BufReader::new(output);
-    let trial = match receive::<Outcome>(&mut output)? {
-        Err(refusal) => Trial {
+    let ids = (!rustix::process::geteuid().is_root()).then(Ids::of_this_user);
+    let entered = ids.as_ref().map_or(Ok(()), |ids| enter_new(hold_by_itself(), ids));
+    match entered.at("make a user namespace") {
+        Ok(()) => try_all(ids, Range::of(Rights::of_this_process())),
+        Err(failure) => send(&mut stdout(), &Trial::refused(ids, failure.into())),
+    }
+}
+
+impl Trial {
+    fn refused(ids: Option<Ids>, refusal: Refusal) -> Self {
+        Self {
+            ids,
             namespaces: Err(refusal.clone()),
             overlay: Err(refusal.clone()),
             network: Err(refusal.clone()),
             filter: Err(refusal),
-        },
+        }
+    }
+}
+
+fn try_all(ids: Option<Ids>, range: Range) -> io::Result<()> {
+    let (mut child, mut input, output) = spawn_inside()?;
+    let mut output = BufReader::new(output);
+    let trial = match receive::<Outcome>(&mut output)? {
+        Err(refusal) => Trial::refused(ids, refusal),
         Ok(()) => {
-            let namespaces = map_ids(child.id()).map_err(Refusal::from);
-            let overlay = namespaces.clone().and_then(|()| join_layers(child.id()).map_err(Refusal::from));
+            let namespaces = map_ids(child.id(), range).map_err(Refusal::from);
+            let overlay = namespaces.clone().and_then(|()| join_layers(child.id(), range).map_err(Refusal::from));
             send(&mut input, &())?;
             let InsideReport { network, filter } = receive(&mut output)?;
-            Trial { namespaces, overlay, network, filter }
+            Trial { ids, namespaces, overlay, network, filter }
         }
     };
     drop(input);
@@ -103,8 +138,8 @@ fn outside() -> io::Result<()> {
     send(&mut stdout(), &trial)
 }
 
-fn map_ids(pid: u32) -> Result<(), Failure> {
-    let map = format!("0 {FIRST_ID} {ID_COUNT}\n");
+fn map_ids(pid: u32, range: Range) -> Result<(), Failure> {
+    let map = format!("0 {} {}\n", range.first, range.count);
     for file in ["gid_map", "uid_map"] {
         let path = format!("/proc/{pid}/{file}");
         let written = File::options().write(true).open(path).and_then(|mut file| file.write_all(map.as_bytes()));
@@ -113,8 +148,8 @@ fn map_ids(pid: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a launch does: the host's /usr as a layer below a writable directory, both with mapped ids.
-fn join_layers(pid: u32) -> Result<(), Failure> {
+/// What a launch does: the host's /usr as a layer below a writable directory, both with mapped ids where that takes mapping.
+fn join_layers(pid: u32, range: Range) -> Result<(), Failure> {
     let user_namespace = File::open(format!("/proc/{pid}/ns/user")).at("open the user namespace")?;
     unshare_mounts().at("leave the host's mounts")?;
     let scratch = ["/tmp", "/run", "/mnt"].map(Path::new).into_iter().find(|path| path.is_dir());
@@ -124,7 +159,8 @@ fn join_layers(pid: u32) -> Result<(), Failure> {
     let writable = scratch.join("writable");
     fs::create_dir(&writable).at("make a directory")?;
     let layer = Overlay { at: PathBuf::from("/usr"), lowers: vec!["/usr".into()], directory: "usr".into() };
-    let files = Files { id_base: FIRST_ID, writable, overlays: vec![layer], volumes: Vec::new() };
+    let Range { first, on_disk, .. } = range;
+    let files = Files { id_base: first, on_disk, writable, overlays: vec![layer], volumes: Vec::new() };
     overlay::build(&files, user_namespace.as_fd()).map(drop)
 }
 

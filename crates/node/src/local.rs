@@ -92,6 +92,10 @@ impl Engine for LocalEngine {
         self.engine.copy_files(from.as_str(), to.as_str()).await.map_err(failed("cannot copy files"))
     }
 
+    fn shortcomings(&self) -> Vec<&'static str> {
+        self.engine.differences()
+    }
+
     async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         self.engine.open_volume(files.as_str(), limit_bytes).await.map_err(failed("cannot open a volume"))
     }

@@ -96,6 +96,10 @@ pub trait Engine: Send + Sync {
     async fn sync_files(&self) -> Result<(), EngineError>;
     /// What sandboxes must trust so that rules can set headers of their TLS requests: a certificate as PEM.
     async fn egress_certificate(&self) -> Result<String, EngineError>;
+    /// In how far its machines fall short of what users may expect: said in every sandbox's log.
+    fn shortcomings(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
     /// Makes a volume of at most `limit_bytes`, or opens it. It is removed like any files.
     async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
 }

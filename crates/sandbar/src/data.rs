@@ -101,11 +101,28 @@ impl DataDirectory {
         &self.path
     }
 
-    /// Where sockets go: short, and gone after a reboot as they should be.
-    pub(crate) fn runtime(&self) -> PathBuf {
+    /// Where sockets go: short, and gone after a reboot as they should be. Root has `/run`, another user their own directory there
+    /// (`XDG_RUNTIME_DIR`), or for want of one the data directory or `/tmp`. It is noted, because the next server may be started from a
+    /// session that knows of another.
+    pub(crate) fn runtime(&self) -> anyhow::Result<PathBuf> {
+        /// What a socket's path has room for, with a sandbox's name behind it.
+        const LONGEST: usize = 70;
+        const NOTE: &str = "runtime";
         let digest = Sha256::digest(self.path.as_os_str().as_encoded_bytes());
-        let short: String = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-        PathBuf::from(format!("/run/sandbar-{short}"))
+        let name = format!("sandbar-{}", digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        if is_own(Path::new("/run")) {
+            return Ok(Path::new("/run").join(name));
+        }
+        let noted = fs::read_to_string(self.path.join(NOTE)).ok().map(PathBuf::from);
+        if let Some(noted) = noted.filter(|path| is_own(path)) {
+            return Ok(noted);
+        }
+        let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| is_own(path));
+        let fits = |path: &PathBuf| path.as_os_str().len() <= LONGEST;
+        let places = [session.map(|session| session.join(&name)), Some(self.path.join("run"))];
+        let place = places.into_iter().flatten().find(fits).unwrap_or_else(|| Path::new("/tmp").join(name));
+        self.write_whole(NOTE, place.as_os_str().as_encoded_bytes())?;
+        Ok(place)
     }
 
     /// Apparent size of the sparse image that holds the sandboxes' files where the directory is not on btrfs: most of the
@@ -174,9 +191,7 @@ fn check_ours(path: &Path) -> anyhow::Result<()> {
     if !found.is_dir() {
         bail!("the data directory {} is not a directory", path.display());
     }
-    if found.uid() != rustix::process::geteuid().as_raw() {
-        bail!("the data directory {} belongs to another user (uid {})", path.display(), found.uid());
-    }
+    check_owner(path)?;
     let used_before = path.join(LOCK).exists();
     let mut found = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
     // Workspaces and an authority may have been there first.
@@ -187,6 +202,20 @@ fn check_ours(path: &Path) -> anyhow::Result<()> {
         bail!("{} holds other things already; name an empty or a new directory with --data", path.display());
     }
     Ok(())
+}
+
+fn is_own(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == rustix::process::geteuid().as_raw())
+}
+
+/// Sandboxes belong to whoever started their server: root, or an ordinary user.
+pub(crate) fn check_owner(path: &Path) -> anyhow::Result<()> {
+    let owner = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?.uid();
+    if owner == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let hint = if owner == 0 { "; use sudo" } else { "" };
+    bail!("the data directory {} belongs to another user (uid {owner}){hint}", path.display())
 }
 
 fn read_note(path: &Path) -> Option<ServerNote> {

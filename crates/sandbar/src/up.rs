@@ -125,7 +125,10 @@ impl Up {
                 "sandboxes cannot run on this machine yet; after the fixes above, `sandbar doctor` shows whether they can"
             );
         }
-        engine::enter_private_mounts().context("cannot make a mount namespace for the server")?;
+        if !report.differences.is_empty() {
+            eprint!("{}", doctor::describe_differences(&report, doctor::colours_on(&stderr())));
+        }
+        engine::enter_private_mounts(&config.data).context("cannot make namespaces for the server")?;
         allow_many_files();
         let studio = (!self.no_studio).then(|| self.studio.options(self.database));
         runtime::block_on(serve(config, studio))
@@ -157,7 +160,7 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
     let url = format!("http://{}", reachable(address));
     let ourselves = LocalEndpoint { url: url.clone(), api_key: api_key.as_str().into() };
     let (node, mut workshop) =
-        tokio::join!(open_node(&config, &directory), open_workshop(&config, &ourselves, studio.as_ref()));
+        tokio::join!(open_warm(&config, &directory), open_workshop(&config, &ourselves, studio.as_ref()));
     let node = node?;
 
     if !address.ip().is_loopback() {
@@ -218,6 +221,7 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
     let ended = node.close(closing).await.context("cannot close the sandboxes")?;
     match closing {
         Closing::End => {
+            engine::remove_shared_files(directory.path()).context("cannot remove the templates' files")?;
             directory.write_ended(ended)?;
             eprintln!("stopped; {} ended", sandboxes(ended));
         }
@@ -307,16 +311,33 @@ async fn take(config: &Config) -> anyhow::Result<DataDirectory> {
     }
 }
 
+/// As [`open_node`], with the base template made where that takes seconds: for a server that is not root. Nobody who creates a sandbox
+/// should wait for it.
+async fn open_warm(config: &Config, directory: &DataDirectory) -> anyhow::Result<Arc<Node>> {
+    let engine = open_engine(config, directory).await?;
+    if !engine.differences().is_empty() {
+        engine.base_template().await.context("cannot make the base template")?;
+    }
+    node_on(engine, config, directory).await
+}
+
 /// Opens the machine's sandboxes: adopts the living, cleans up after the dead.
 pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> anyhow::Result<Arc<Node>> {
+    node_on(open_engine(config, directory).await?, config, directory).await
+}
+
+async fn open_engine(config: &Config, directory: &DataDirectory) -> anyhow::Result<Engine> {
     let engine = EngineConfig {
         data: directory.path().to_owned(),
-        runtime: directory.runtime(),
+        runtime: directory.runtime()?,
         guest: node::guest_image(),
         pool_bytes: directory.pool_bytes()?,
         egress: config.egress.to_engine(directory.path())?,
     };
-    let engine = Engine::open(engine).await.context("cannot open the engine")?;
+    Engine::open(engine).await.context("cannot open the engine")
+}
+
+async fn node_on(engine: Engine, config: &Config, directory: &DataDirectory) -> anyhow::Result<Arc<Node>> {
     let engine = Arc::new(node::LocalEngine::new(engine));
     let node = Node::open(directory.path(), engine, config.sandboxes.clone()).await;
     node.context("cannot open the sandboxes' records")

@@ -14,6 +14,6 @@ pub use program::{program, without_settings};
 pub use s3::S3Server;
 #[cfg(feature = "client")]
 pub use server::client::client;
-pub use server::{Launch, Running, Server};
+pub use server::{Launch, Running, Server, User};
 pub use tied::{Tied, signal};
 pub use waiting::{eventually, eventually_async, repeats};

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 
 use crate::{Tied, program, without_settings};
 
-const READY: Duration = Duration::from_secs(60);
+/// An ordinary user's first start copies a part of the host's directories.
+const READY: Duration = Duration::from_secs(180);
 
 /// How a server is started.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +21,41 @@ pub struct Launch<'a> {
     /// More flags for `sandbar up`.
     pub arguments: &'a [&'a str],
     pub umask: &'a str,
+    /// Whom it runs as, if not as whoever runs the tests. Takes root.
+    pub user: Option<User>,
+}
+
+/// An ordinary user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl User {
+    /// The user whom `./dev setup` makes for tests, with subordinate ids.
+    #[track_caller]
+    pub fn with_subordinate_ids() -> Self {
+        const NAME: &str = "sandbar-test";
+        let id = |kind| {
+            let asked = Command::new("id").args([kind, NAME]).output().expect("id runs");
+            String::from_utf8_lossy(&asked.stdout).trim().parse().ok()
+        };
+        match (id("-u"), id("-g")) {
+            (Some(uid), Some(gid)) => Self { uid, gid },
+            _ => panic!("there is no user {NAME}; run ./dev setup"),
+        }
+    }
+
+    /// One whom no file knows.
+    pub fn with_a_single_id() -> Self {
+        Self { uid: 59_981, gid: 59_981 }
+    }
+
+    /// What `setpriv` needs to become this user.
+    pub fn flags(self) -> [String; 3] {
+        [format!("--reuid={}", self.uid), format!("--regid={}", self.gid), "--clear-groups".to_owned()]
+    }
 }
 
 /// A server that has said it is ready; ended politely when dropped.
@@ -41,10 +77,11 @@ impl Running {
     /// The same where it is expected: a server that comes back is found where it was.
     #[track_caller]
     pub fn launch_at(listen: &str, launch: Launch<'_>) -> Self {
-        let Launch { program, data, arguments, umask } = launch;
+        let Launch { program, data, arguments, umask, user } = launch;
         let tied = Tied::command("TERM", program);
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", "umask \"$0\"; exec \"$@\"", umask]).arg(tied.get_program()).args(tied.get_args());
+        command.args(["-c", "umask \"$0\"; exec \"$@\"", umask]).arg(tied.get_program());
+        command.args(user.map(User::flags).into_iter().flatten()).args(tied.get_args());
         command.args(["up", "--listen", listen, "--data"]).arg(data).args(arguments);
         without_settings(&mut command)
             .env("SANDBAR_LOG", std::env::var("SANDBAR_LOG").unwrap_or_else(|_| "warn".to_owned()));
@@ -115,7 +152,7 @@ impl Server {
     pub fn start(arguments: &[&str]) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
         let arguments = [&["--ephemeral"], arguments].concat();
-        let launch = Launch { program: &program(), data: data.path(), arguments: &arguments, umask: "022" };
+        let launch = Launch { program: &program(), data: data.path(), arguments: &arguments, umask: "022", user: None };
         Self { running: Running::launch(launch), data }
     }
 

@@ -148,6 +148,10 @@ fn check_name(name: &str) -> Result<(), CgroupError> {
     Err(CgroupError::InvalidName(name.to_owned()))
 }
 
+pub(super) fn suffice(mounts: &Mounts) -> bool {
+    Places::choose(mounts).is_ok()
+}
+
 impl Places {
     /// Picks a tree for each controller: v1 where it is mounted there, else cgroup2.
     fn choose(mounts: &Mounts) -> Result<Self, CgroupError> {

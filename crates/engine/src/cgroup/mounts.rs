@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// The resource controllers a sandbox's limits may need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Controller {
     Memory,
     Cpu,
@@ -41,7 +41,7 @@ impl fmt::Display for Controller {
 }
 
 /// The mounted cgroup trees. A controller is in a v1 tree or in the cgroup2 tree, never in both: the kernel sees to that.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Mounts {
     /// Mount point of each v1 controller; several may share one.
     pub v1: BTreeMap<Controller, PathBuf>,
@@ -78,6 +78,16 @@ impl Mounts {
             }
         }
         mounts
+    }
+
+    /// Every tree's mount point.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &Path> {
+        self.v1.values().chain(&self.unified).map(PathBuf::as_path)
+    }
+
+    /// Whether there is a tree for every limit of a sandbox, and one that freezes.
+    pub(crate) fn suffice(&self) -> bool {
+        super::hierarchy::suffice(self)
     }
 
     /// The controllers the cgroup2 tree offers at its root.

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -77,8 +78,18 @@ struct Order {
 
 /// The one thread that makes sockets in namespaces and returns. Making one takes microseconds, so all sandboxes share it.
 static VISITOR: Mutex<Option<mpsc::Sender<Order>>> = Mutex::new(None);
+/// Who is root of a user namespace only may enter the namespaces of sandboxes but not return to the host's: each visit then takes a
+/// thread of its own.
+static NO_RETURN: AtomicBool = AtomicBool::new(false);
 
 fn order(order: Order) -> io::Result<()> {
+    if NO_RETURN.load(Ordering::Relaxed) {
+        thread::Builder::new().name("netns".into()).spawn(move || {
+            let socket = enter(order.netns.as_fd()).and_then(|()| socket(order.family));
+            let _ = order.reply.send(socket); // The caller may have given up.
+        })?;
+        return Ok(());
+    }
     let mut visitor = VISITOR.lock().expect("no code panics while it holds this lock");
     let order = match visitor.take() {
         Some(sender) => match sender.send(order) {
@@ -102,12 +113,15 @@ fn order(order: Order) -> io::Result<()> {
 fn visit(home: &OwnedFd, orders: &mpsc::Receiver<Order>) {
     while let Ok(Order { netns, family, reply }) = orders.recv() {
         let socket = enter(netns.as_fd()).and_then(|()| {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from);
+            let socket = socket(family);
             // A thread that cannot return must not go on: it would make other sandboxes' sockets in the wrong place.
-            enter(home.as_fd()).map(|()| socket)
+            enter(home.as_fd()).map(|()| socket).inspect_err(|error| {
+                NO_RETURN.fetch_or(error.kind() == io::ErrorKind::PermissionDenied, Ordering::Relaxed);
+            })
         });
         match socket {
+            // Ordered again, it is made by a thread that need not return.
+            Err(_) if NO_RETURN.load(Ordering::Relaxed) => return,
             Ok(socket) => {
                 let _ = reply.send(socket); // The caller may have given up.
             }
@@ -117,6 +131,11 @@ fn visit(home: &OwnedFd, orders: &mpsc::Receiver<Order>) {
             }
         }
     }
+}
+
+fn socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
 fn enter(netns: BorrowedFd<'_>) -> io::Result<()> {

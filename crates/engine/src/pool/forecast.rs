@@ -7,7 +7,8 @@ use std::path::Path;
 use rustix::fs::statvfs;
 
 use super::quota::Quota;
-use super::{PoolKind, free, image, is_btrfs, reserve, volumes_in};
+use super::{ONLY_ROOT, PoolKind, free, has_volumes, image, is_btrfs, reserve, volumes_in};
+use crate::standing::Standing;
 
 /// What [`super::Pool::open`] would come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,12 +39,15 @@ fn kind(data: &Path, existing: &Path) -> io::Result<(PoolKind, Option<Shortcomin
     if image::exists(data) {
         return Ok((PoolKind::LoopBtrfs, None));
     }
+    if !Standing::of_this_process().is_root() {
+        let (what, fix) = (ONLY_ROOT.to_owned(), "sudo sandbar up".to_owned());
+        return Ok((PoolKind::Directory, Some(Shortcoming { what, fix })));
+    }
     if is_btrfs(existing)? && Quota::find(existing)?.is_some() {
         return Ok((PoolKind::NativeBtrfs, None));
     }
-    let volumes = volumes_in(data);
-    if fs::read_dir(&volumes).is_ok_and(|mut entries| entries.next().is_some()) {
-        let what = format!("{} holds sandboxes that were made without btrfs", volumes.display());
+    if has_volumes(data) {
+        let what = format!("{} holds sandboxes that were made without btrfs", volumes_in(data).display());
         let fix = "end them (sandbar down), or use another directory (--data DIR)".to_owned();
         return Ok((PoolKind::Directory, Some(Shortcoming { what, fix })));
     }

@@ -30,6 +30,7 @@ use rustix::fs::{StatVfs, statfs, statvfs};
 
 use self::image::Mounted;
 use self::quota::Quota;
+use crate::standing::Standing;
 use crate::sys::btrfs;
 
 pub use self::forecast::{Forecast, Shortcoming, forecast};
@@ -39,6 +40,8 @@ const GIB: u64 = 1 << 30;
 const BTRFS_MAGIC: u64 = 0x9123_683E;
 /// Below this a btrfs is all metadata; also a sign of a size given in the wrong unit.
 const SMALLEST_IMAGE: u64 = GIB / 4;
+/// Why nobody else has a better pool than directories.
+const ONLY_ROOT: &str = "only root can mount a file system that limits what each sandbox writes";
 /// Quota groups that one removal of a volume tries to clear away.
 const DOOMED_AT_ONCE: usize = 4;
 /// Between two trims while the host is short of space; each walks over all of the pool's free space.
@@ -110,13 +113,15 @@ impl Pool {
         if image::exists(&data) {
             return Self::on_image(data);
         }
+        if !Standing::of_this_process().is_root() {
+            return Self::in_directories(data, PoolKind::Directory, None, Some(ONLY_ROOT.to_owned()));
+        }
         let on_btrfs = is_btrfs(&data).map_err(PoolError::io(format!("examine {}", data.display())))?;
         if on_btrfs && let Some(quota) = Quota::find(&data).map_err(PoolError::io("read the quota state"))? {
             return Self::in_directories(data, PoolKind::NativeBtrfs, Some(quota), None);
         }
-        let volumes = volumes_in(&data);
-        if fs::read_dir(&volumes).is_ok_and(|mut entries| entries.next().is_some()) {
-            let why = format!("{} holds volumes made without btrfs", volumes.display());
+        if has_volumes(&data) {
+            let why = format!("{} holds volumes made without btrfs", volumes_in(&data).display());
             return Self::in_directories(data, PoolKind::Directory, None, Some(why));
         }
         match image::create(&data, image_bytes) {
@@ -332,6 +337,11 @@ fn free(vfs: &StatVfs) -> u64 {
 
 fn volumes_in(data: &Path) -> PathBuf {
     data.join("volumes")
+}
+
+/// Whether there are volumes that are directories.
+pub(crate) fn has_volumes(data: &Path) -> bool {
+    fs::read_dir(volumes_in(data)).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn is_btrfs(path: &Path) -> io::Result<bool> {

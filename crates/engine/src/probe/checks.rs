@@ -6,14 +6,22 @@ use super::Check;
 use super::facts::{Facts, Problem};
 use super::programs;
 use crate::pool::PoolKind;
+use crate::standing::Standing;
 use launcher::trial::Refusal;
+use launcher::users::{Ids, SANDBOX_IDS};
 
 pub(super) const DISK: &str = "disk";
+const CGROUPS: &str = "cgroups";
+const IDS: &str = "subordinate-ids";
+/// Without these sandboxes are safe, but not as well kept apart.
+pub(super) const WEAKENING: [&str; 3] = [DISK, CGROUPS, IDS];
 pub(super) const RUN_AS_ROOT: &str = "run as root: sudo sandbar up";
 const NEWER_KERNEL: &str =
     "install a newer kernel (Debian 12: apt-get install -y -t bookworm-backports linux-image-amd64) and restart";
 /// Id-mapped mounts as overlay layers.
 const OLDEST_KERNEL: (u32, u32) = (5, 19);
+/// Overlays in user namespaces, and mounts whose attributes can be changed.
+const OLDEST_KERNEL_ROOTLESS: (u32, u32) = (5, 12);
 /// Overlays with a list of layers of any length.
 const LAYER_LIST_KERNEL: (u32, u32) = (6, 5);
 const GIB: u64 = 1 << 30;
@@ -36,19 +44,24 @@ const CAPABILITIES: [(u32, &str); 12] = [
 
 /// All checks, in the order in which their fixes are best made.
 pub(super) fn all(facts: &Facts) -> Vec<Check> {
-    vec![
+    let rootless = facts.rootless.is_some();
+    let mut checks = vec![
         required("kernel", kernel(facts)),
         required("privileges", privileges(facts)),
         required("user-namespaces", user_namespaces(facts)),
+    ];
+    checks.extend(rootless.then(|| optional(IDS, subordinate_ids(facts))));
+    checks.extend([
         required("overlay", overlay(facts)),
-        required("cgroups", facts.cgroups.clone()),
+        check(CGROUPS, !rootless, facts.cgroups.clone()),
         required("freezer", facts.freezer.clone()),
         required("seccomp", seccomp(facts)),
         required("network", network(facts)),
         disk(facts),
         optional("programs", programs(facts)),
         optional("tls-roots", tls_roots(facts)),
-    ]
+    ]);
+    checks
 }
 
 type Verdict = Result<String, Problem>;
@@ -74,10 +87,11 @@ fn problem<T>(found: impl Into<String>, fix: impl Into<String>) -> Result<T, Pro
 
 fn kernel(facts: &Facts) -> Verdict {
     let found = format!("Linux {}", facts.release);
+    let oldest = if facts.rootless.is_some() { OLDEST_KERNEL_ROOTLESS } else { OLDEST_KERNEL };
     match version(&facts.release) {
-        Some(version) if version >= OLDEST_KERNEL => Ok(found),
+        Some(version) if version >= oldest => Ok(found),
         _ => {
-            let (major, minor) = OLDEST_KERNEL;
+            let (major, minor) = oldest;
             problem(format!("{found}; {major}.{minor} or newer is needed"), NEWER_KERNEL)
         }
     }
@@ -89,8 +103,8 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 fn privileges(facts: &Facts) -> Verdict {
-    if !facts.is_root {
-        return problem("not root", RUN_AS_ROOT);
+    if facts.rootless.is_some() {
+        return Ok("an ordinary user; what is otherwise than for root is listed below".into());
     }
     let missing = CAPABILITIES.iter().filter(|(bit, _)| facts.capabilities & (1 << bit) == 0);
     let missing: Vec<_> = missing.map(|(_, name)| *name).collect();
@@ -101,6 +115,19 @@ fn privileges(facts: &Facts) -> Verdict {
         format!("root without {}", missing.join(", ")),
         "run outside the container, or start it with all capabilities (docker run --privileged)",
     )
+}
+
+fn subordinate_ids(facts: &Facts) -> Verdict {
+    match facts.trial.as_ref().ok().and_then(|trial| trial.ids.as_ref()) {
+        Some(Ids::Single { why, fix }) => {
+            problem(format!("{why}: sandboxes get the id of this user, and no other"), fix.clone())
+        }
+        Some(Ids::Subordinate { user, .. }) => Ok(format!("{SANDBOX_IDS} from {user} on, for all sandboxes together")),
+        None if facts.rootless == Some(Standing::Single) => {
+            problem("this process has no id but its own to give to sandboxes", RUN_AS_ROOT)
+        }
+        None => Ok("those of this user namespace".into()),
+    }
 }
 
 fn user_namespaces(facts: &Facts) -> Verdict {
@@ -126,7 +153,11 @@ fn user_namespaces(facts: &Facts) -> Verdict {
 
 fn namespace_fix(facts: &Facts, refusal: &Refusal) -> String {
     match refusal.errno {
-        _ if !facts.is_root => RUN_AS_ROOT.into(),
+        _ if !facts.is_root => {
+            "let ordinary users make them: sysctl -w kernel.unprivileged_userns_clone=1 (older Debian), sysctl -w \
+             kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); or run as root: sudo sandbar up"
+                .into()
+        }
         libc::EPERM | libc::EACCES => {
             "run outside a chroot or container, or start the container with docker run --privileged".into()
         }
@@ -145,12 +176,15 @@ fn overlay(facts: &Facts) -> Verdict {
         Ok(trial) => trial,
     };
     let Err(refusal) = &trial.overlay else {
-        return Ok("id-mapped layers, up to 500 of them".into());
+        let found = if facts.rootless.is_some() { "in user namespaces" } else { "id-mapped layers, up to 500 of them" };
+        return Ok(found.into());
     };
     let old = version(&facts.release).is_some_and(|version| version < LAYER_LIST_KERNEL);
     let fix = match refusal.errno {
-        _ if !facts.is_root => RUN_AS_ROOT.to_owned(),
         _ if trial.namespaces.is_err() => AFTER_NAMESPACES.to_owned(),
+        libc::EINVAL if facts.rootless.is_some() => {
+            "nothing may be mounted below /usr (findmnt -R /usr shows it), or run as root: sudo sandbar up".to_owned()
+        }
         libc::ENODEV => "modprobe overlay (at every start: echo overlay >/etc/modules-load.d/overlay.conf)".to_owned(),
         _ if old => NEWER_KERNEL.to_owned(),
         libc::EINVAL if refusal.step.starts_with("map the ids") => {
@@ -169,7 +203,6 @@ fn seccomp(facts: &Facts) -> Verdict {
     };
     match &trial.filter {
         Ok(()) => Ok("the system-call filter can be installed".into()),
-        Err(refusal) if !facts.is_root => problem(describe(refusal), RUN_AS_ROOT),
         Err(refusal) if trial.namespaces.is_err() => problem(describe(refusal), AFTER_NAMESPACES),
         Err(refusal) => problem(describe(refusal), "use a kernel that is built with CONFIG_SECCOMP_FILTER"),
     }
@@ -188,8 +221,8 @@ fn network(facts: &Facts) -> Verdict {
     };
     let Err(refusal) = &trial.network else { return Ok("TUN devices can be made".into()) };
     let fix = match refusal.errno {
-        _ if !facts.is_root => RUN_AS_ROOT,
         _ if trial.namespaces.is_err() => AFTER_NAMESPACES,
+        libc::EACCES if facts.rootless.is_some() => "sudo chmod 666 /dev/net/tun (which is how udev makes it)",
         libc::EPERM | libc::EACCES => {
             "let this container use the device: docker run --device /dev/net/tun, or --privileged"
         }
@@ -281,9 +314,10 @@ mod tests {
         Facts {
             release: "6.12.0-amd64".into(),
             is_root: true,
+            rootless: None,
             capabilities: u64::MAX,
             max_user_namespaces: Some(1000),
-            trial: Ok(Trial { namespaces: Ok(()), overlay: Ok(()), network: Ok(()), filter: Ok(()) }),
+            trial: Ok(Trial { ids: None, namespaces: Ok(()), overlay: Ok(()), network: Ok(()), filter: Ok(()) }),
             cgroups: Ok("v2".into()),
             freezer: Ok("cgroup2".into()),
             has_tun_node: true,
@@ -340,13 +374,43 @@ mod tests {
 
     #[test]
     fn missing_rights_are_named() {
-        check(|facts| facts.is_root = false, "privileges", "sudo sandbar up", Isolation::None);
         let facts = Facts { capabilities: !(1 << 21 | 1 << 12), ..good() };
         let Problem { found, fix } = privileges(&facts).unwrap_err();
         assert_eq!(found, "root without CAP_NET_ADMIN, CAP_SYS_ADMIN");
         assert!(fix.contains("--privileged"), "{fix}");
         // The one that root often lacks and sandboxes do not need.
         assert!(privileges(&Facts { capabilities: !(1 << 24), ..good() }).is_ok());
+    }
+
+    /// A good machine of an ordinary user.
+    fn rootless(facts: &mut Facts) {
+        (facts.is_root, facts.rootless) = (false, Some(Standing::Subordinate));
+        trial(facts).ids = Some(Ids::Subordinate { user: 100_000, group: 100_000 });
+    }
+
+    #[test]
+    fn an_ordinary_user_is_told_what_is_weaker() {
+        let mut facts = good();
+        rootless(&mut facts);
+        let well = report(&facts);
+        assert_eq!((well.ok, well.isolation), (true, Isolation::Full), "{well:#?}");
+        assert!(well.differences.iter().any(|difference| difference.contains("the same ids")));
+        let without_cgroups = |facts: &mut Facts| {
+            rootless(facts);
+            facts.cgroups = problem(crate::delegation::UNLIMITED, crate::delegation::DELEGATE);
+        };
+        check(without_cgroups, CGROUPS, "Delegate=yes", Isolation::Reduced);
+        let single = |facts: &mut Facts| {
+            rootless(facts);
+            facts.rootless = Some(Standing::Single);
+            trial(facts).ids = Some(Ids::Single { why: "no".into(), fix: "apt-get install -y uidmap".into() });
+        };
+        check(single, IDS, "apt-get install -y uidmap", Isolation::Reduced);
+        let closed = |facts: &mut Facts| {
+            rootless(facts);
+            trial(facts).network = refusal("make a TUN device", libc::EACCES);
+        };
+        check(closed, "network", "chmod 666 /dev/net/tun", Isolation::None);
     }
 
     #[test]

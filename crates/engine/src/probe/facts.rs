@@ -5,12 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use launcher::trial::Trial;
+use launcher::users::Ids;
 
 use super::programs::{self, Missing};
 use super::trial;
 use crate::Limits;
 use crate::cgroup::{CgroupError, Hierarchy, Mounts};
+use crate::delegation;
 use crate::pool::{Forecast, forecast};
+use crate::standing::Standing;
 
 /// Why something does not work, and what makes it work.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub(super) struct Facts {
     /// As `uname -r` says it.
     pub(super) release: String,
     pub(super) is_root: bool,
+    /// None for root.
+    pub(super) rootless: Option<Standing>,
     /// Effective capabilities, a bit each.
     pub(super) capabilities: u64,
     /// None: the kernel has no user namespaces.
@@ -43,15 +48,18 @@ pub(super) struct Facts {
 impl Facts {
     pub(super) fn gather(data: &Path) -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let (cgroups, freezer) = try_cgroups();
+        let standing = Standing::of_this_process();
+        let (cgroups, freezer) = if standing.is_root() { try_cgroups() } else { look_for_delegated() };
+        let trial = trial::run().map_err(|error| error.to_string());
         Self {
             release: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             is_root: rustix::process::geteuid().is_root(),
+            rootless: rootless(standing, trial.as_ref().ok()),
             capabilities: effective_capabilities(&status),
             max_user_namespaces: fs::read_to_string("/proc/sys/user/max_user_namespaces")
                 .ok()
                 .and_then(|text| text.trim().parse().ok()),
-            trial: trial::run().map_err(|error| error.to_string()),
+            trial,
             cgroups,
             freezer,
             has_tun_node: Path::new("/dev/net/tun").exists(),
@@ -62,6 +70,23 @@ impl Facts {
             has_apt: Path::new("/usr/bin/apt-get").exists(),
         }
     }
+}
+
+/// What the server would be: a user who has subordinate ids gets them when it starts.
+fn rootless(standing: Standing, trial: Option<&Trial>) -> Option<Standing> {
+    match trial.and_then(|trial| trial.ids.as_ref()) {
+        Some(Ids::Subordinate { .. }) => Some(Standing::Subordinate),
+        Some(Ids::Single { .. }) => Some(Standing::Single),
+        None => Some(standing).filter(|standing| !standing.is_root()),
+    }
+}
+
+fn look_for_delegated() -> (Result<String, Problem>, Result<String, Problem>) {
+    let mounts = delegation::delegated().ok().flatten();
+    let cgroups = mounts.as_ref().map(|mounts| format!("delegated to this user: {}", mounts.describe()));
+    let lacks = || Problem { found: delegation::UNLIMITED.to_owned(), fix: delegation::DELEGATE.to_owned() };
+    let freezer = if mounts.is_some() { "the delegated cgroup" } else { "signals (SIGSTOP, SIGCONT)" };
+    (cgroups.ok_or_else(lacks), Ok(freezer.to_owned()))
 }
 
 fn effective_capabilities(status: &str) -> u64 {

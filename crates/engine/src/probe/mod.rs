@@ -19,6 +19,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use self::facts::Facts;
+use crate::standing::differences;
 
 /// How well sandboxes are kept apart from the host and from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -60,6 +61,8 @@ pub struct Report {
     pub ok: bool,
     pub isolation: Isolation,
     pub checks: Vec<Check>,
+    /// What is otherwise than for sandboxes of a server that is root; empty for that one.
+    pub differences: Vec<&'static str>,
 }
 
 /// Examines this machine for a server whose data directory is `data`, which need not exist.
@@ -72,10 +75,11 @@ fn report(facts: &Facts) -> Report {
     let failed = |check: &&Check| !check.ok;
     let isolation = if checks.iter().filter(failed).any(|check| check.required) {
         Isolation::None
-    } else if checks.iter().filter(failed).any(|check| check.name == checks::DISK) {
+    } else if checks.iter().filter(failed).any(|check| checks::WEAKENING.contains(&check.name)) {
         Isolation::Reduced
     } else {
         Isolation::Full
     };
-    Report { ok: isolation != Isolation::None, isolation, checks }
+    let differences = facts.rootless.map(|standing| differences(standing, facts.cgroups.is_ok())).unwrap_or_default();
+    Report { ok: isolation != Isolation::None, isolation, checks, differences }
 }

@@ -4,9 +4,25 @@
 
 use std::fmt::Write;
 
+use crate::standing::Standing;
+
 /// The account sandboxed commands run as unless told otherwise.
 pub(super) const USER: &str = "user";
 pub(super) const USER_ID: u32 = 1000;
+
+/// What id that account has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum User {
+    Own,
+    /// Root's, where there is no other. Listed before root, so that files belong to `user` by name.
+    Root,
+}
+
+impl User {
+    pub(super) fn of(standing: Standing) -> Self {
+        if standing == Standing::Single { Self::Root } else { Self::Own }
+    }
+}
 /// Below are system accounts, by the convention of every distribution.
 const FIRST_PERSON: u32 = 1000;
 const NOBODY: u32 = 65534;
@@ -25,7 +41,7 @@ pub(super) struct Accounts {
 }
 
 /// From the text of the host's `passwd` and `group`.
-pub(super) fn of_sandbox(host_passwd: &str, host_group: &str) -> Accounts {
+pub(super) fn of_sandbox(host_passwd: &str, host_group: &str, user: User) -> Accounts {
     let mut accounts = Accounts {
         passwd: String::new(),
         group: String::new(),
@@ -46,7 +62,10 @@ pub(super) fn of_sandbox(host_passwd: &str, host_group: &str) -> Accounts {
         }
     }
     people.insert(0, ["root", "0", "0", "root", "/root", "/bin/bash"]);
-    people.push([USER, "1000", "1000", "", "/home/user", "/bin/bash"]);
+    match user {
+        User::Own => people.push([USER, "1000", "1000", "", "/home/user", "/bin/bash"]),
+        User::Root => people.insert(0, [USER, "0", "0", "", "/home/user", "/bin/bash"]),
+    }
     for [name, uid, gid, gecos, home, shell] in people {
         writeln!(accounts.passwd, "{name}:x:{uid}:{gid}:{gecos}:{home}:{shell}").expect("writing to a string");
         // `*` is no password's hash: nobody logs in with one, and sudo asks for none.
@@ -65,7 +84,10 @@ pub(super) fn of_sandbox(host_passwd: &str, host_group: &str) -> Accounts {
     }
     groups.insert(0, ("root", "0"));
     groups.push(("sudo", "27"));
-    groups.push((USER, "1000"));
+    match user {
+        User::Own => groups.push((USER, "1000")),
+        User::Root => groups.insert(0, (USER, "0")),
+    }
     for (name, gid) in groups {
         let member = if name == "sudo" { USER } else { "" };
         writeln!(accounts.group, "{name}:x:{gid}:{member}").expect("writing to a string");
@@ -88,7 +110,7 @@ mod tests {
                       alice:x:1000:1000:Alice,Room 1:/home/alice:/bin/bash\nbroken\n\
                       nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n";
         let group = "root:x:0:\nshadow:x:43:alice\nsudo:x:27:alice\nalice:x:1000:\nnogroup:x:65534:\n";
-        let accounts = of_sandbox(passwd, group);
+        let accounts = of_sandbox(passwd, group, User::Own);
         assert_eq!(
             accounts.passwd,
             "root:x:0:0:root:/root:/bin/bash\n_apt:x:42:65534::/nonexistent:/bin/false\n\
@@ -98,5 +120,8 @@ mod tests {
         assert!(accounts.shadow.starts_with("root:*:") && accounts.shadow.contains("user:*:"));
         assert_eq!((accounts.shadow_group, accounts.apt_user), (43, 42));
         assert!(!format!("{accounts:?}").contains("lice"));
+        let single = of_sandbox(passwd, group, User::Root);
+        assert!(single.passwd.starts_with("user:x:0:0::/home/user:/bin/bash\nroot:x:0:0:"), "{}", single.passwd);
+        assert!(single.group.starts_with("user:x:0:\nroot:x:0:"), "{}", single.group);
     }
 }

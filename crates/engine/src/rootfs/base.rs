@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{MountPlan, Template, skeleton};
+use super::{MountPlan, Template, copies, skeleton};
+use crate::standing::Standing;
 
 /// How long the host is taken to be as it was last seen: looking takes about a millisecond, and every create asks.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -20,19 +21,20 @@ const CERTIFICATES: &[&str] =
 /// Programs that bring certificates of their own unless one of these names others.
 const CERTIFICATE_VARIABLES: &[&str] =
     &["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"];
-/// Package databases, shown live.
-const PACKAGE_VIEWS: &[&str] = &["/var/lib/dpkg", "/var/lib/apt"];
+/// Package databases, shown live, or copied where [`copies`] says why.
+pub(super) const PACKAGE_VIEWS: &[&str] = &["/var/lib/dpkg", "/var/lib/apt"];
 
 /// Makes and remembers the template.
 #[derive(Debug)]
 pub(crate) struct BaseTemplate {
     layers: PathBuf,
+    standing: Standing,
     current: Mutex<Option<(Instant, Template)>>,
 }
 
 impl BaseTemplate {
     /// `layers` is the directory for skeletons; what an interrupted build left there goes.
-    pub(crate) fn open(layers: PathBuf) -> io::Result<Self> {
+    pub(crate) fn open(layers: PathBuf, standing: Standing) -> io::Result<Self> {
         fs::create_dir_all(&layers)?;
         for entry in fs::read_dir(&layers)? {
             let entry = entry?;
@@ -40,7 +42,7 @@ impl BaseTemplate {
                 fs::remove_dir_all(entry.path())?;
             }
         }
-        Ok(Self { layers, current: Mutex::new(None) })
+        Ok(Self { layers, standing, current: Mutex::new(None) })
     }
 
     /// The template for the host as it is. `in_use` lists the skeletons that sandboxes were booted from.
@@ -53,18 +55,19 @@ impl BaseTemplate {
             return Ok(template.clone());
         }
         let host = Path::new("/");
-        let name = format!("base-{:016x}", skeleton::fingerprint(host).value());
+        let name = format!("base-{:016x}", skeleton::fingerprint(host, self.standing).value());
         let layer = self.layers.join(&name);
         if !layer.is_dir() {
             let unfinished = self.layers.join(format!(".{name}"));
             fs::create_dir(&unfinished)?;
-            skeleton::build(host, &unfinished).and_then(|()| fs::rename(&unfinished, &layer)).inspect_err(|_| {
+            let built = skeleton::build(host, &unfinished, self.standing);
+            built.and_then(|()| fs::rename(&unfinished, &layer)).inspect_err(|_| {
                 // The error of the build is the one to tell.
                 let _ = fs::remove_dir_all(&unfinished);
             })?;
             self.remove_others(&layer, &in_use());
         }
-        let template = template(host, &layer);
+        let template = template(host, &layer, self.standing);
         *current = Some((Instant::now(), template.clone()));
         Ok(template)
     }
@@ -81,7 +84,7 @@ impl BaseTemplate {
     }
 }
 
-fn template(host: &Path, layer: &Path) -> Template {
+fn template(host: &Path, layer: &Path, standing: Standing) -> Template {
     let view = |at: &str, lowers| MountPlan { at: at.into(), lowers };
     let mut mounts = vec![view("/", vec![layer.join("root")]), view("/usr", vec![layer.join("usr"), host.join("usr")])];
     for name in skeleton::SYSTEM_DIRECTORIES {
@@ -91,7 +94,11 @@ fn template(host: &Path, layer: &Path) -> Template {
         }
     }
     for at in PACKAGE_VIEWS {
-        if Path::new(at).is_dir() {
+        // Programs that change them must own what they change.
+        let copied = copies::of(layer, Path::new(at));
+        if copied.is_dir() && !standing.is_root() {
+            mounts.push(view(at, vec![copied, at.into()]));
+        } else if Path::new(at).is_dir() {
             mounts.push(view(at, vec![at.into()]));
         }
     }

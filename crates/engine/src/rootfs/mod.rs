@@ -13,6 +13,7 @@
 
 mod accounts;
 mod base;
+mod copies;
 mod etc;
 mod skeleton;
 mod texts;

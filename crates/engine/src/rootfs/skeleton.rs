@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::io::Errno;
 
 use super::accounts::{self, USER_ID};
-use super::{etc, texts};
+use super::{copies, etc, texts};
 use crate::fingerprint::Fingerprint;
+use crate::standing::Standing;
 
 /// Directories with owner root and this mode; parents come first.
 const DIRECTORIES: &[(&str, u32)] = &[
@@ -59,10 +61,13 @@ pub(super) const SYSTEM_DIRECTORIES: &[&str] = &["bin", "sbin", "lib", "lib32", 
 const PACKAGE_STATE: &[&str] = &["pam", "python", "sgml-base", "ucf", "xml-core"];
 
 /// Everything that decides what [`build`] writes for the host at `host`, and that only.
-pub(super) fn fingerprint(host: &Path) -> Fingerprint {
+pub(super) fn fingerprint(host: &Path, standing: Standing) -> Fingerprint {
     let mut inputs = Fingerprint::new();
     // A new program may build differently.
     inputs.add(env!("CARGO_PKG_VERSION").as_bytes());
+    if !standing.is_root() {
+        copies::describe(host, standing, &mut inputs);
+    }
     for text in
         [texts::SUDOERS, texts::PROFILE, texts::BASHRC, texts::HOME_PROFILE, texts::HOME_BASHRC, texts::ENVIRONMENT]
     {
@@ -105,8 +110,9 @@ fn python_markers(host: &Path) -> Vec<PathBuf> {
     markers
 }
 
-/// Builds two layers in `target`, which exists and is empty: `root`, and `usr` for above the host's `/usr`.
-pub(super) fn build(host: &Path, target: &Path) -> io::Result<()> {
+/// Builds two layers in `target`, which exists and is empty: `root`, and `usr` for above the host's `/usr`. Who is not root of the machine
+/// gets those of [`copies`] as well.
+pub(super) fn build(host: &Path, target: &Path, standing: Standing) -> io::Result<()> {
     let root = target.join("root");
     fs::create_dir(&root)?;
     set_mode(&root, 0o755)?;
@@ -133,22 +139,31 @@ pub(super) fn build(host: &Path, target: &Path) -> io::Result<()> {
             etc::copy_entry(&from, &root.join("var/lib").join(directory))?;
         }
     }
-    write_accounts(host, &root)?;
     write_texts(&root)?;
-    write_homes(&root)?;
-    build_usr(host, &target.join("usr"))
+    build_usr(host, &target.join("usr"))?;
+    if !standing.is_root() {
+        copies::build(host, target, standing)?;
+        // Last but for those who have owners of their own.
+        copies::give_to_root(target, standing)?;
+    }
+    write_accounts(host, &root, standing)?;
+    write_homes(&root, standing)
 }
 
-fn write_accounts(host: &Path, root: &Path) -> io::Result<()> {
+fn write_accounts(host: &Path, root: &Path, standing: Standing) -> io::Result<()> {
     let read = |file| fs::read_to_string(host.join(file)).unwrap_or_default();
-    let accounts = accounts::of_sandbox(&read("etc/passwd"), &read("etc/group"));
+    let (passwd, group) = (read("etc/passwd"), read("etc/group"));
+    let accounts = accounts::of_sandbox(&passwd, &group, accounts::User::of(standing));
     write(root, "etc/passwd", &accounts.passwd, 0o644)?;
     write(root, "etc/group", &accounts.group, 0o644)?;
     for (path, text) in [("etc/shadow", &accounts.shadow), ("etc/gshadow", &accounts.gshadow)] {
         write(root, path, text, 0o640)?;
-        chown(root.join(path), Some(0), Some(accounts.shadow_group))?;
+        standing.give(&root.join(path), 0, accounts.shadow_group)?;
     }
-    chown(root.join("var/cache/apt/archives/partial"), Some(accounts.apt_user), Some(0))
+    for path in ["etc/passwd", "etc/group"] {
+        standing.give(&root.join(path), 0, 0)?;
+    }
+    standing.give(&root.join("var/cache/apt/archives/partial"), accounts.apt_user, 0)
 }
 
 fn write_texts(root: &Path) -> io::Result<()> {
@@ -166,18 +181,19 @@ fn write_texts(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn write_homes(root: &Path) -> io::Result<()> {
+fn write_homes(root: &Path, standing: Standing) -> io::Result<()> {
     let home = root.join("home/user");
     fs::create_dir(&home)?;
     set_mode(&home, 0o755)?;
-    chown(&home, Some(USER_ID), Some(USER_ID))?;
+    standing.give(&home, USER_ID, USER_ID)?;
     for (name, text) in
         [(".profile", texts::HOME_PROFILE), (".bashrc", texts::HOME_BASHRC), (".bash_logout", texts::HOME_BASH_LOGOUT)]
     {
-        for home in ["root", "home/user", "etc/skel"] {
-            write(root, &format!("{home}/{name}"), text, 0o644)?;
+        for (home, owner) in [("root", 0), ("home/user", USER_ID), ("etc/skel", 0)] {
+            let path = format!("{home}/{name}");
+            write(root, &path, text, 0o644)?;
+            standing.give(&root.join(path), owner, owner)?;
         }
-        chown(home.join(name), Some(USER_ID), Some(USER_ID))?;
     }
     Ok(())
 }
@@ -204,10 +220,17 @@ fn build_usr(host: &Path, usr: &Path) -> io::Result<()> {
             fs::create_dir_all(&directory)?;
             set_mode(&directory, 0o755)?;
         }
-        // To an overlay, such a device says that the file beneath it is deleted.
-        mknodat(CWD, &hidden, FileType::CharacterDevice, Mode::empty(), makedev(0, 0))?;
+        hide(&hidden)?;
     }
     Ok(())
+}
+
+/// To an overlay, such a device says that the file beneath it is deleted.
+pub(super) fn hide(path: &Path) -> io::Result<()> {
+    match mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), makedev(0, 0)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn write(root: &Path, path: &str, text: &str, mode: u32) -> io::Result<()> {

@@ -51,3 +51,36 @@ pub(super) const ENVIRONMENT: &str = "PATH=\"/usr/local/sbin:/usr/local/bin:/usr
 
 /// Packages ask it before they start a service; a sandbox has no service manager.
 pub(super) const POLICY_RC_D: &str = "#!/bin/sh\nexit 101\n";
+
+/// sudo where everybody is root already, under the only id there is. It takes sudo's usual options and runs the command.
+pub(super) const SUDO_OF_ONE: &str = r#"#!/bin/bash
+# This sandbox has a single id, which is root's: there is nobody to become. See `sandbar doctor` on the host.
+shell= login= user=root
+while [ $# -gt 0 ]; do
+  case $1 in
+    --) shift; break ;;
+    -u | --user) user=$2; shift 2 ;;
+    --user=*) user=${1#*=}; shift ;;
+    -g | --group | -p | --prompt | -C | -D | --chdir | -h | --host | -T | -U) shift 2 ;;
+    -i | --login) login=1; shift ;;
+    -s | --shell) shell=1; shift ;;
+    -v | --validate | -k | -K | --remove-timestamp | --reset-timestamp) shift; [ $# -gt 0 ] || exit 0 ;;
+    -l | --list) echo "User user may run the following commands: (ALL : ALL) NOPASSWD: ALL"; exit 0 ;;
+    -V | --version) echo "sudo of a sandbox with a single id"; exit 0 ;;
+    -*) shift ;;
+    [A-Za-z_]*=*) export "$1"; shift ;;
+    *) break ;;
+  esac
+done
+case $user in
+  root | '#0') export HOME=/root ;;
+  user) export HOME=/home/user ;;
+  *) echo "sudo: this sandbox has a single id and cannot run commands as $user" >&2; exit 1 ;;
+esac
+export SUDO_USER=${USER:-user} SUDO_UID=0 SUDO_GID=0 USER=$user LOGNAME=$user
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+if [ -n "$login" ]; then cd "$HOME" && if [ $# -gt 0 ]; then exec /bin/bash -l -c "$*"; else exec /bin/bash -l; fi; fi
+if [ -n "$shell" ]; then if [ $# -gt 0 ]; then exec /bin/bash -c "$*"; else exec /bin/bash; fi; fi
+[ $# -gt 0 ] || { echo "usage: sudo [options] command" >&2; exit 1; }
+exec "$@"
+"#;

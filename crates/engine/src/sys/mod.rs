@@ -3,4 +3,5 @@
 
 pub(crate) mod btrfs;
 pub(crate) mod loopdev;
+pub(crate) mod namespace;
 pub(crate) mod watch;

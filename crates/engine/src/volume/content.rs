@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::path::VolumePath;
 use super::{USER, VolumeDirectory};
+use crate::standing::Standing;
 
 /// Most entries one list holds: whoever fills a volume decides how many there are.
 const MOST_ENTRIES: usize = 100_000;
@@ -115,9 +116,10 @@ impl Owner {
     }
 
     /// Applied to what a descriptor holds, whatever its name means by now.
-    pub(super) fn apply(self, to: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        let (uid, gid) = (self.uid.map(Uid::from_raw), self.gid.map(Gid::from_raw));
-        if uid.is_some() || gid.is_some() {
+    pub(super) fn apply(self, to: BorrowedFd<'_>, standing: Standing) -> rustix::io::Result<()> {
+        let uid = self.uid.map(|id| Uid::from_raw(standing.id_on_disk(id)));
+        let gid = self.gid.map(|id| Gid::from_raw(standing.id_on_disk(id)));
+        if standing != Standing::Single && (uid.is_some() || gid.is_some()) {
             chownat(to, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         // Last, since a change of owner takes bits away. The link in /proc is the descriptor itself: nothing is followed.
@@ -133,7 +135,7 @@ impl Owner {
 
 impl VolumeDirectory {
     pub fn stat(&self, path: &VolumePath) -> Result<Entry, ContentError> {
-        entry(path, self.hold(path)?.as_fd())
+        entry(path, self.hold(path)?.as_fd(), self.standing)
     }
 
     /// What is in a directory, `depth` levels deep, each directory before what is in it.
@@ -146,7 +148,7 @@ impl VolumeDirectory {
         while let Some((path, level)) = waiting.pop() {
             // What is gone meanwhile is no failure.
             let Ok(held) = self.hold(&path) else { continue };
-            let entry = entry(&path, held.as_fd())?;
+            let entry = entry(&path, held.as_fd(), self.standing)?;
             if entry.kind == Kind::Directory && level < depth {
                 let names = children(&root, &path).unwrap_or_default();
                 waiting.extend(names.into_iter().rev().map(|name| (path.join(&name), level + 1)));
@@ -164,8 +166,8 @@ impl VolumeDirectory {
     pub fn make_directory(&self, path: &VolumePath, owner: Owner, parents: bool) -> Result<Entry, ContentError> {
         let Some((above, name)) = path.split() else { return Err(ContentError::Exists(path.to_string())) };
         let directory = if parents { self.make_all(&above)? } else { self.follow(&above, OFlags::DIRECTORY)? };
-        let made = make_one(directory.as_fd(), name, owner.check()?).map_err(ContentError::about(path))?;
-        entry(path, made.as_fd())
+        let made = make_one(directory.as_fd(), name, owner.check()?, self.standing);
+        entry(path, made.map_err(ContentError::about(path))?.as_fd(), self.standing)
     }
 
     /// Opens a file for reading; links are followed inside the volume.
@@ -184,11 +186,11 @@ impl VolumeDirectory {
     /// Changes owner and permissions; of a link, the owner alone.
     pub fn change(&self, path: &VolumePath, owner: Owner) -> Result<Entry, ContentError> {
         let held = self.hold(path)?;
-        let is_link = entry(path, held.as_fd())?.kind == Kind::Symlink;
+        let is_link = entry(path, held.as_fd(), self.standing)?.kind == Kind::Symlink;
         let owner = owner.check()?;
         let owner = if is_link { Owner { mode: None, ..owner } } else { owner };
-        owner.apply(held.as_fd()).map_err(ContentError::about(path))?;
-        entry(path, held.as_fd())
+        owner.apply(held.as_fd(), self.standing).map_err(ContentError::about(path))?;
+        entry(path, held.as_fd(), self.standing)
     }
 
     pub(super) fn root(&self) -> Result<OwnedFd, ContentError> {
@@ -219,7 +221,8 @@ impl VolumeDirectory {
             let part = path.first(count);
             directory = match self.follow(&part, OFlags::DIRECTORY) {
                 Err(ContentError::NotFound(_)) => {
-                    make_one(directory.as_fd(), part.name(), Owner::default()).map_err(ContentError::about(&part))?
+                    let made = make_one(directory.as_fd(), part.name(), Owner::default(), self.standing);
+                    made.map_err(ContentError::about(&part))?
                 }
                 found => found?,
             };
@@ -242,11 +245,11 @@ fn resolve(root: BorrowedFd<'_>, path: &VolumePath, flags: OFlags) -> rustix::io
     Err(Errno::AGAIN)
 }
 
-fn make_one(directory: BorrowedFd<'_>, name: &str, owner: Owner) -> rustix::io::Result<OwnedFd> {
+fn make_one(directory: BorrowedFd<'_>, name: &str, owner: Owner, standing: Standing) -> rustix::io::Result<OwnedFd> {
     mkdirat(directory, name, Mode::RWXU)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = openat(directory, name, flags, Mode::empty())?;
-    owner.or_usual(0o755).apply(made.as_fd())?;
+    owner.or_usual(0o755).apply(made.as_fd(), standing)?;
     Ok(made)
 }
 
@@ -269,7 +272,7 @@ fn children(root: &OwnedFd, path: &VolumePath) -> Result<Vec<String>, ContentErr
     Ok(names)
 }
 
-fn entry(path: &VolumePath, held: BorrowedFd<'_>) -> Result<Entry, ContentError> {
+fn entry(path: &VolumePath, held: BorrowedFd<'_>, standing: Standing) -> Result<Entry, ContentError> {
     let stat = fstat(held).map_err(ContentError::about(path))?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Kind::File,
@@ -288,8 +291,8 @@ fn entry(path: &VolumePath, held: BorrowedFd<'_>) -> Result<Entry, ContentError>
         kind,
         size: u64::try_from(st_size).unwrap_or(0),
         mode: st_mode & 0o7777,
-        uid: st_uid,
-        gid: st_gid,
+        uid: standing.id_inside(st_uid),
+        gid: standing.id_inside(st_gid),
         accessed: time(stat.st_atime, stat.st_atime_nsec),
         modified: time(stat.st_mtime, stat.st_mtime_nsec),
         changed: time(stat.st_ctime, stat.st_ctime_nsec),

@@ -14,11 +14,12 @@ mod staging;
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::boot::{Workshop, check_name};
 use crate::error::EngineError;
+use crate::standing::Standing;
 
 pub use content::{ContentError, Entry, Kind, Owner};
 pub use path::{InvalidPath, VolumePath};
@@ -32,6 +33,7 @@ const USER: u32 = 1000;
 pub struct VolumeDirectory {
     files: PathBuf,
     staging: PathBuf,
+    standing: Standing,
 }
 
 pub(crate) fn volume_files(volume: &Path) -> PathBuf {
@@ -41,7 +43,8 @@ pub(crate) fn volume_files(volume: &Path) -> PathBuf {
 impl VolumeDirectory {
     /// The volume in `directory`; makes it there if there is none, and clears away what a server left half done.
     pub fn open(directory: &Path) -> io::Result<Self> {
-        let volume = Self { files: volume_files(directory), staging: directory.join("staging") };
+        let standing = Standing::of_this_process();
+        let volume = Self { files: volume_files(directory), staging: directory.join("staging"), standing };
         fs::create_dir_all(&volume.staging)?;
         volume.clear_staging()?;
         if !volume.files.is_dir() {
@@ -49,7 +52,7 @@ impl VolumeDirectory {
             let fresh = volume.staging.join("files");
             fs::create_dir(&fresh)?;
             fs::set_permissions(&fresh, Permissions::from_mode(0o755))?;
-            chown(&fresh, Some(USER), Some(USER))?;
+            standing.give(&fresh, USER, USER)?;
             fs::rename(&fresh, &volume.files)?;
         }
         Ok(volume)

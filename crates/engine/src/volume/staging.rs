@@ -66,7 +66,7 @@ impl VolumeDirectory {
             return Err(ContentError::Unfit(path.to_string(), "a directory"));
         };
         staged.file.sync_data()?;
-        owner.apply(staged.file.as_fd()).map_err(io::Error::from)?;
+        owner.apply(staged.file.as_fd(), self.standing).map_err(io::Error::from)?;
         let directory = self.make_all(&above)?;
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         renameat_with(&staged.directory, staged.name.as_c_str(), &directory, name, flags)

@@ -1,4 +1,5 @@
-//! Sandboxes against the real kernel: root is needed, and whatever is missing fails the tests.
+//! Sandboxes against the real kernel: whatever is missing fails the tests. As an ordinary user, in a user namespace, all run but those
+//! that [`NEEDS_ROOT`] names.
 //!
 //! The program plays every part: guest (process 1 of the sandboxes, a server of shell commands), a server to be killed, and
 //! the tests. Arguments that match no part filter the tests by name.
@@ -18,7 +19,50 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use launcher::users::Rights;
+
 type Test = (&'static str, fn());
+
+/// What only the sandboxes of a server that is root have, and why.
+const NEEDS_ROOT: &[(&str, &str)] = &[
+    ("a_full_disk_does_not_keep_a_sandbox_from_booting", NO_DISK_LIMIT),
+    ("a_full_disk_hurts_only_itself", NO_DISK_LIMIT),
+    ("volumes_have_a_limit_of_their_own", NO_DISK_LIMIT),
+    ("a_memory_bomb_hurts_only_itself", NO_CGROUP),
+    ("process_1_is_not_the_first_to_go", NO_CGROUP),
+    ("sandboxes_have_ids_of_their_own", "all sandboxes of a user have the same ids"),
+    (
+        "watchers_of_one_sandbox_leave_others_theirs",
+        "what the kernel counts by user is counted for all sandboxes of one together",
+    ),
+    ("a_broken_tree_does_not_keep_a_sandbox_from_booting", "mv of a directory of the template copies it"),
+    ("secrets_of_the_host_are_out_of_sight", "secrets are planted in directories of the host's root"),
+    ("kernel_files_are_masked", "its control reads kernel files that only the host's root can read"),
+];
+const NO_DISK_LIMIT: &str = "only root can mount a pool that limits what is written";
+const NO_CGROUP: &str = "without a cgroup memory is not limited";
+/// What takes ids for more than one user, besides.
+const NEEDS_IDS: &[&str] = &[
+    "user_has_a_home_and_sudo",
+    "packages_can_be_installed",
+    "languages_and_tools_run",
+    "namespaces_and_mounts_are_refused",
+    "layers_and_volumes_are_closed_to_host_users",
+    "volumes_are_shared_and_outlive_sandboxes",
+];
+
+/// Whether a test can run here; says why not.
+fn can_run(name: &str) -> bool {
+    let why = match support::rights() {
+        Rights::All => None,
+        Rights::Own if NEEDS_IDS.contains(&name) => Some("sandboxes have a single id"),
+        _ => NEEDS_ROOT.iter().find(|(needy, _)| *needy == name).map(|(_, why)| *why),
+    };
+    if let Some(why) = why {
+        println!("test {name} ... needs root: {why}");
+    }
+    why.is_none()
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
@@ -26,7 +70,7 @@ fn main() -> ExitCode {
         guest::main();
     }
     if arguments.get(1).is_some_and(|part| part == survival::SERVE) {
-        sandbar_engine::enter_private_mounts().unwrap();
+        sandbar_engine::enter_private_mounts(&std::path::Path::new(&arguments[2]).join("data")).unwrap();
         survival::serve(&arguments[2..]);
         return ExitCode::SUCCESS;
     }
@@ -35,7 +79,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     // Before any thread: the pools of the tests are nobody else's business.
-    sandbar_engine::enter_private_mounts().expect("root, and a mount namespace");
+    sandbar_engine::enter_private_mounts(std::path::Path::new("/nowhere")).expect("a mount namespace");
     let all: Vec<Test> =
         [life::TESTS, work::TESTS, isolation::TESTS, volumes::TESTS, survival::TESTS, boot_time::TESTS].concat();
     if arguments.iter().any(|argument| argument == "--list") {
@@ -46,6 +90,7 @@ fn main() -> ExitCode {
     let chosen: Vec<Test> = all
         .into_iter()
         .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(*part)))
+        .filter(|(name, _)| can_run(name))
         .collect();
     println!("running {} tests", chosen.len());
     let mut failed = Vec::new();

@@ -11,12 +11,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use launcher::users::Rights;
 use sandbar_engine::net::{EgressConfig, Policy, Rules};
 use sandbar_engine::{Boot, Engine, EngineConfig, Limits, Machine};
 use tokio::runtime::Runtime;
 
 pub(crate) const LIMITS: Limits = Limits { cpu_count: 2, memory_mb: 512, disk_mb: 512, pids: 256 };
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+
+/// Root of the machine, or of a user namespace.
+pub(crate) fn rights() -> Rights {
+    Rights::of_this_process()
+}
 
 /// A data directory of its own, deleted in the end.
 pub(crate) struct Place {

@@ -23,22 +23,23 @@ fn mount_setattr(mount: BorrowedFd<'_>, mut attributes: libc::mount_attr) -> io:
 
 /// Makes a detached mount show ids as `user_namespace` maps them: id 0 on disk is that namespace's root.
 pub(crate) fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
-    map_with(mount, user_namespace, 0)
+    set_attributes(mount, Some(user_namespace), 0)
 }
 
-/// As [`map_ids`], and nothing on the mount is a device or runs with the ids of its owner.
-pub(crate) fn share(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
-    map_with(mount, user_namespace, libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV)
+/// As [`map_ids`] if a namespace is given, and nothing on the mount is a device or runs with the ids of its owner.
+pub(crate) fn share(mount: BorrowedFd<'_>, user_namespace: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    set_attributes(mount, user_namespace, libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV)
 }
 
-fn map_with(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, further: u64) -> io::Result<()> {
+fn set_attributes(mount: BorrowedFd<'_>, user_namespace: Option<BorrowedFd<'_>>, further: u64) -> io::Result<()> {
+    let number = |descriptor: BorrowedFd<'_>| u64::try_from(descriptor.as_raw_fd()).expect("an open descriptor");
     mount_setattr(
         mount,
         libc::mount_attr {
-            attr_set: libc::MOUNT_ATTR_IDMAP | further,
+            attr_set: further | if user_namespace.is_some() { libc::MOUNT_ATTR_IDMAP } else { 0 },
             attr_clr: 0,
             propagation: 0,
-            userns_fd: u64::try_from(user_namespace.as_raw_fd()).expect("an open descriptor is not negative"),
+            userns_fd: user_namespace.map_or(0, number),
         },
     )
 }

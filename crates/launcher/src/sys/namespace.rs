@@ -30,11 +30,14 @@ const CLONE_INTO_CGROUP: u64 = 1 << 33;
 /// The user namespace belongs to the user and group `owner`. What the kernel counts by user (inotify instances, pending signals,
 /// namespaces) it counts inside by who does it and outside by the namespace's owner, so each sandbox needs an owner of its own: with
 /// root as owner of all, one of them could use up what all share. The caller is root, and is so again afterwards; the child's
-/// ids are the owner's until it takes others.
+/// ids are the owner's until it takes others. An owner of 0 is the caller itself: it may have no other ids to give.
 ///
 /// Only a process with a single thread may call this: the child has a copy of the memory as it is, with every lock that
 /// another thread happens to hold.
 pub(crate) fn clone_into_namespaces(owner: u32, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
+    if owner == 0 {
+        return clone(cgroup);
+    }
     // Without NO_SETUID_FIXUP the change of ids would take the capabilities along.
     let before = capabilities_secure_bits()?;
     set_capabilities_secure_bits(before | CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
@@ -80,6 +83,12 @@ fn clone(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
             Ok(Side::Parent(pid))
         }
     }
+}
+
+/// Moves the calling process, which must have a single thread, into a user namespace of its own, where it has no ids yet.
+pub(crate) fn unshare_users() -> io::Result<()> {
+    // SAFETY: user namespaces are nothing Rust code relies on being shared.
+    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }?)
 }
 
 /// Roots the calling process's view of cgroups at the ones it is in.

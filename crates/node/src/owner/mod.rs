@@ -251,6 +251,10 @@ impl Owner {
         self.notes.readings().start_anew();
         self.oom_kills = Some(0);
         self.certify(&machine).await;
+        let shortcomings = self.world.engine.shortcomings();
+        if !shortcomings.is_empty() {
+            self.note(LogLevel::Warn, &format!("this server is not root: {}", shortcomings.join("; ")));
+        }
         let guest = Guest { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
         if let Err(error) = start_command::launch(guest, &self.record.defaults).await {
             warn!(sandbox = %self.record.id, error = %chain(&error), "the template's start command was not started");

@@ -21,7 +21,7 @@ const KEPT: &str = "snapshots and forks have a sandbox's files, not its memory: 
 #[command(after_help = "\
 Examples:
   sandbar doctor                     a readable list; exit code 0 when sandboxes can run
-  sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, required, found, fix}], limits,
+  sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, required, found, fix}], differences, limits,
                                       workspaces: [{what, name, ok, found}]}
 
 Providers that do not answer within 10 seconds count as absent. They, the records and the objects matter for workspaces \
@@ -62,7 +62,7 @@ impl Doctor {
             println!("{}", serde_json::to_string_pretty(&findings).expect("a report is plain data"));
         } else {
             let colours = colours_on(&stdout());
-            print!("{}", describe(&report, colours));
+            print!("{}{}", describe(&report, colours), describe_differences(&report, colours));
             println!("note: {KEPT}\n\nworkspaces:");
             print!("{}", describe_places(&places, colours));
         }
@@ -94,6 +94,16 @@ fn describe_places(places: &[Place], colours: bool) -> String {
         format!("{mark} {what:8}  {name:width$}  {found}\n")
     };
     places.iter().map(line).collect()
+}
+
+/// What an ordinary user's server does not have; nothing for root's.
+pub(crate) fn describe_differences(report: &Report, colours: bool) -> String {
+    if report.differences.is_empty() {
+        return String::new();
+    }
+    let head = painted(colours, "33", "not root; for its sandboxes that means:");
+    let lines: String = report.differences.iter().map(|difference| format!("  - {difference}\n")).collect();
+    format!("{head}\n{lines}")
 }
 
 /// The report as people read it; `colours` only on a terminal.

@@ -104,13 +104,13 @@ impl Down {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
         let config = Config::load(self.config.as_deref(), &overrides)?;
-        if !rustix::process::geteuid().is_root() {
-            bail!("sandboxes belong to root; run `sudo sandbar down`");
-        }
         if !config.data.exists() {
             self.report(None, 0, &Kept::default());
             return Ok(());
         }
+        data::check_owner(&config.data)?;
+        // Before any thread exists: namespaces belong to the whole process.
+        engine::enter_private_mounts(&config.data).context("cannot make namespaces")?;
         let place = Place { config: self.config.clone(), data: Some(config.data.clone()), wait: WAIT };
         let mut serving = serving(&config.data)?;
         if serving.is_none() && !self.yes && runtime::block_on(save::start_server(&config, &place))? {
@@ -124,7 +124,6 @@ impl Down {
         let (directory, server) = take_from_server(&config.data)?;
         let by_server = directory.take_ended();
         // A server ended its own; what an earlier one left behind is ended here.
-        engine::enter_private_mounts().context("cannot make a mount namespace")?;
         let left = runtime::block_on(async {
             let node = up::open_node(&config, &directory).await?;
             let found = workspaces_in(&node);
@@ -139,6 +138,7 @@ impl Down {
             save::note_ended(&place, &kept).await;
             Ok(())
         })?;
+        engine::remove_shared_files(directory.path()).context("cannot remove the templates' files")?;
         self.report(server, by_server * usize::from(server.is_some()) + left, &kept);
         Ok(())
     }

@@ -11,6 +11,7 @@ mod mcp;
 mod network;
 mod program;
 mod reliability;
+mod rootless;
 mod run_joined;
 mod support;
 mod tool;

@@ -196,7 +196,8 @@ async fn a_failed_build_names_its_step_and_the_template_before_it_stays() {
 async fn a_server_killed_during_a_build_leaves_nothing_half_made() {
     let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a directory");
     let program = testing::program();
-    let launch = || Running::launch(Launch { program: &program, data: data.path(), arguments: &[], umask: "022" });
+    let launch =
+        || Running::launch(Launch { program: &program, data: data.path(), arguments: &[], umask: "022", user: None });
     let mut server = launch();
     let reach = |server: &Running| testing::client(&server.address, &server.key).build().expect("valid options");
     let client = reach(&server);

@@ -35,7 +35,13 @@ impl Whole {
         let directory = TempDir::new().expect("a directory");
         let (data, scripts) = (directory.path().join("data"), scripts(directory.path(), files));
         let arguments = ["--ephemeral", "--scripts", scripts.to_str().expect("a plain path")];
-        let server = Running::launch(Launch { program: &program(), data: &data, arguments: &arguments, umask: "022" });
+        let server = Running::launch(Launch {
+            program: &program(),
+            data: &data,
+            arguments: &arguments,
+            umask: "022",
+            user: None,
+        });
         let token = std::fs::read_to_string(data.join("studio/token")).expect("the first user's token");
         let user = Caller::new(&server.address, token.trim());
         Self { server, user, directory }

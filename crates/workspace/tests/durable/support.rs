@@ -250,7 +250,7 @@ impl Drop for Mortal {
 }
 
 fn launch(listen: &str, data: &Path) -> Running {
-    let launch = Launch { program: &testing::program(), data, arguments: &["--ephemeral"], umask: "022" };
+    let launch = Launch { program: &testing::program(), data, arguments: &["--ephemeral"], umask: "022", user: None };
     Running::launch_at(listen, launch)
 }
 

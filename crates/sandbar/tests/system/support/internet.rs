@@ -4,8 +4,8 @@
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub(crate) const PUBLIC: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
@@ -14,6 +14,8 @@ pub(crate) const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 213, 7, 2);
 pub(crate) const HOST_SIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 129);
 
 pub(crate) struct Internet {
+    /// There is one of each address.
+    _only: MutexGuard<'static, ()>,
     namespace: String,
     children: Vec<Child>,
     pub(crate) nameserver: SocketAddr,
@@ -27,10 +29,12 @@ fn run(command: &str) {
 
 impl Internet {
     pub(crate) fn new() -> Self {
+        static ONLY: Mutex<()> = Mutex::new(());
+        let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = format!("sbt{}", std::process::id());
         let stop = Arc::new(AtomicBool::new(false));
         let nameserver = serve_names(Arc::clone(&stop));
-        let internet = Self { namespace: namespace.clone(), children: Vec::new(), nameserver, stop };
+        let internet = Self { _only: only, namespace: namespace.clone(), children: Vec::new(), nameserver, stop };
         let link = format!("{namespace}h");
         run(&format!(
             "ip netns add {namespace} && ip link add {link} type veth peer name eth0 netns {namespace} \

@@ -3,15 +3,18 @@
 use super::http::{self, Reply};
 use super::sandbox::Sandbox;
 use serde_json::Value;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-use testing::{Launch, Running};
+use testing::{Launch, Running, User};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbar");
 
 pub(crate) struct Server {
     running: Running,
+    program: Program,
     pub(crate) address: String,
     pub(crate) key: String,
     data: TempDir,
@@ -34,12 +37,24 @@ impl Server {
         Self::new(&[], umask)
     }
 
+    /// Starts a server as an ordinary user does.
+    pub(crate) fn of_user(user: User, arguments: &[&str]) -> Self {
+        Self::by(Program::of_user(user), arguments, "022")
+    }
+
     fn new(arguments: &[&str], umask: &'static str) -> Self {
+        Self::by(Program::default(), arguments, umask)
+    }
+
+    fn by(program: Program, arguments: &[&str], umask: &'static str) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
+        if let Some(User { uid, gid }) = program.user {
+            std::os::unix::fs::chown(data.path(), Some(uid), Some(gid)).expect("root may give it away");
+        }
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let running = launch(data.path(), &arguments, umask);
+        let running = program.launch(data.path(), &arguments, umask);
         let (address, key) = (running.address.clone(), running.key.clone());
-        Self { running, address, key, data, arguments, umask }
+        Self { running, program, address, key, data, arguments, umask }
     }
 
     pub(crate) fn data(&self) -> &Path {
@@ -66,7 +81,7 @@ impl Server {
 
     /// Starts a server on the same data directory again.
     pub(crate) fn start_again(&mut self) {
-        self.running = launch(self.data.path(), &self.arguments, self.umask);
+        self.running = self.program.launch(self.data.path(), &self.arguments, self.umask);
         (self.address, self.key) = (self.running.address.clone(), self.running.key.clone());
     }
 
@@ -99,7 +114,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // `down` ends a running server as well as what a killed one left.
-        let done = Command::new(PROGRAM).args(["down", "--yes", "--data"]).arg(self.data.path()).output();
+        let done = self.program.command().args(["down", "--yes", "--data"]).arg(self.data.path()).output();
         if let Ok(done) = done
             && !done.status.success()
             && !std::thread::panicking()
@@ -109,7 +124,37 @@ impl Drop for Server {
     }
 }
 
-fn launch(data: &Path, arguments: &[String], umask: &str) -> Running {
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    Running::launch(Launch { program: Path::new(PROGRAM), data, arguments: &arguments, umask })
+/// The program under test, and who runs it.
+#[derive(Default)]
+struct Program {
+    user: Option<User>,
+    /// Open in every process that is started: where the program lies, an ordinary user may not be able to go.
+    opened: Option<File>,
+}
+
+impl Program {
+    fn of_user(user: User) -> Self {
+        let opened = File::open(PROGRAM).expect("it was built");
+        rustix::io::fcntl_setfd(&opened, rustix::io::FdFlags::empty()).expect("it is open");
+        Self { user: Some(user), opened: Some(opened) }
+    }
+
+    fn path(&self) -> PathBuf {
+        match &self.opened {
+            Some(opened) => format!("/proc/self/fd/{}", opened.as_raw_fd()).into(),
+            None => PROGRAM.into(),
+        }
+    }
+
+    fn command(&self) -> Command {
+        let Some(user) = self.user else { return Command::new(self.path()) };
+        let mut command = Command::new("setpriv");
+        command.args(user.flags()).arg(self.path());
+        command
+    }
+
+    fn launch(&self, data: &Path, arguments: &[String], umask: &str) -> Running {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        Running::launch(Launch { program: &self.path(), data, arguments: &arguments, umask, user: self.user })
+    }
 }

@@ -1,0 +1,121 @@
+//! Which cgroups this process may make sandboxes in. Root has the machine's trees. Another user has what was delegated to them: the
+//! process's own cgroup, where its directory is theirs (`systemd-run --user --scope -p Delegate=yes`). Without one, sandboxes have
+//! no limits but those of [`crate::processes`], and everybody who asks is told.
+//!
+//! The next server may be started in another cgroup than this one, so the place is noted with the sockets as long as sandboxes are in it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+use tracing::{info, warn};
+
+use crate::cgroup::{CgroupError, Controller, Hierarchy, Mounts};
+use crate::error::EngineError;
+use crate::group::Groups;
+use crate::processes::Register;
+use crate::rootless::Identity;
+use crate::standing::Standing;
+
+/// What is in the way of limits.
+pub(crate) const UNLIMITED: &str = "no cgroup was delegated to this user: processor time and memory are not limited";
+/// What delegates one where systemd runs the user's sessions.
+pub(crate) const DELEGATE: &str =
+    "systemd-run --user --scope -p Delegate=yes sandbar up (cgroup v2 with systemd), or sudo sandbar up";
+
+const NOTE: &str = "cgroups.json";
+/// Takes the server, so that its own group can hand down controllers: cgroup v2 allows that only without processes.
+const LEAF: &str = "sandbar-server";
+
+pub(crate) fn groups(standing: Standing, identity: Identity, runtime: &Path) -> Result<Groups, EngineError> {
+    let name = identity.to_string();
+    if standing.is_root() {
+        return Ok(Groups::Cgroups(Hierarchy::open(&name)?));
+    }
+    let note = runtime.join(NOTE);
+    let noted = fs::read(&note).ok().and_then(|text| serde_json::from_slice::<Mounts>(&text).ok());
+    let noted = noted.filter(|mounts| mounts.places().any(|place| place.join(&name).is_dir()));
+    let Some(mounts) = noted.or_else(|| delegated().ok().flatten()) else {
+        return Ok(Groups::Processes(Register::new(runtime.to_owned(), identity)));
+    };
+    match open(&name, &mounts) {
+        Ok(hierarchy) => {
+            let text = serde_json::to_vec(&mounts).map_err(io::Error::from);
+            let noted = text.and_then(|text| fs::create_dir_all(runtime).and_then(|()| fs::write(&note, text)));
+            noted.map_err(EngineError::io(format!("write {}", note.display())))?;
+            info!(cgroups = mounts.describe(), "limits go through the cgroup that was delegated to this user");
+            Ok(Groups::Cgroups(hierarchy))
+        }
+        Err(error) => {
+            warn!(error = &error as &dyn std::error::Error, "the delegated cgroup cannot be used: {UNLIMITED}");
+            Ok(Groups::Processes(Register::new(runtime.to_owned(), identity)))
+        }
+    }
+}
+
+/// Forgets a place in which no sandbox is left.
+pub(crate) fn forget(runtime: &Path) {
+    // If it stays, the next server finds nothing there and looks anew.
+    let _ = fs::remove_file(runtime.join(NOTE));
+}
+
+fn open(name: &str, mounts: &Mounts) -> Result<Hierarchy, CgroupError> {
+    match Hierarchy::with_mounts(name, mounts) {
+        Err(CgroupError::Unsupported { .. }) if step_aside(mounts).is_ok() => Hierarchy::with_mounts(name, mounts),
+        opened => opened,
+    }
+}
+
+fn step_aside(mounts: &Mounts) -> io::Result<()> {
+    let Some(own) = &mounts.unified else { return Err(io::ErrorKind::NotFound.into()) };
+    let leaf = own.join(LEAF);
+    fs::create_dir_all(&leaf)?;
+    fs::write(leaf.join("cgroup.procs"), "0")
+}
+
+/// The trees in which the calling process's own cgroup is the user's to divide, if they can do all that sandboxes need.
+pub(crate) fn delegated() -> io::Result<Option<Mounts>> {
+    let (machine, own) = (Mounts::detect()?, fs::read_to_string("/proc/self/cgroup")?);
+    let usable = |path: PathBuf| {
+        let writable = |path: &Path| access(path, Access::WRITE_OK).is_ok();
+        Some(path).filter(|path| writable(path) && writable(&path.join("cgroup.procs")))
+    };
+    let mut mounts = Mounts::default();
+    for (controller, point) in machine.v1 {
+        if let Some(place) = path_in(&own, Some(controller)).and_then(|path| usable(point.join(path))) {
+            mounts.v1.insert(controller, place);
+        }
+    }
+    let unified = machine.unified.zip(path_in(&own, None));
+    mounts.unified = unified.and_then(|(point, path)| usable(point.join(path)));
+    Ok(Some(mounts).filter(Mounts::suffice))
+}
+
+/// Where `/proc/PID/cgroup` says the process is in the tree of a controller, or in that of cgroup v2, relative to the tree's root.
+fn path_in(own: &str, controller: Option<Controller>) -> Option<PathBuf> {
+    own.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let wanted = match controller {
+            Some(controller) => controllers.split(',').any(|name| name == controller.name()),
+            None => controllers.is_empty(),
+        };
+        // The root of a tree is nobody's to delegate.
+        wanted.then(|| path.trim_start_matches('/')).filter(|path| !path.is_empty()).map(PathBuf::from)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tree_has_a_place_of_its_own() {
+        let own = "4:memory:/a/b\n2:cpu,cpuacct:/c\n1:pids:/\n0::/user.slice/x.scope\n";
+        assert_eq!(path_in(own, Some(Controller::Memory)), Some("a/b".into()));
+        assert_eq!(path_in(own, Some(Controller::Cpu)), Some("c".into()));
+        assert_eq!(path_in(own, Some(Controller::Pids)), None, "the root is not delegated");
+        assert_eq!(path_in(own, None), Some("user.slice/x.scope".into()));
+    }
+}

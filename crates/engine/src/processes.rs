@@ -1,0 +1,217 @@
+//! The processes of a sandbox where no cgroup holds them: those of its pid namespace.
+//!
+//! - *Ending* them is the kernel's work: with process 1 goes the whole namespace.
+//! - *Freezing* is a SIGSTOP to each, parents first, until all have been seen stopped twice; *thawing* a SIGCONT, children first, so
+//!   that no parent sees a child stopped. Who was stopped before stays so. Programs may notice that: unlike with a cgroup, a handler
+//!   of SIGCONT runs.
+//! - *Limits* there are none but on the number of processes, see `launcher`; what is used is counted by looking at each process.
+//!
+//! Which sandboxes there are is told by a note for each in the runtime directory, written before it is made. What a killed server leaves
+//! without one is found by the mark that process 1 has, which means nothing on anybody else.
+
+mod look;
+mod note;
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use self::look::{Member, members};
+use self::note::Note;
+use crate::boot::start_time_of;
+use crate::cgroup::CgroupUsage;
+use crate::error::EngineError;
+use crate::rootless::Identity;
+use crate::{Instance, Limits};
+
+pub(crate) use self::look::marked;
+
+/// What says whose a process 1 is: `MARK=IDENTITY/NAME` among its arguments, or while it is a launcher still `MARK=IDENTITY/` in its
+/// environment.
+pub(crate) const MARK: &str = "SANDBAR_SANDBOX";
+
+/// A process in an uninterruptible wait can hold a freeze up without end.
+const FREEZE_LIMIT: Duration = Duration::from_secs(5);
+const KILL_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// All sandboxes of one data directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Register {
+    directory: PathBuf,
+    identity: Identity,
+}
+
+/// The processes of one sandbox. Dropping it changes nothing.
+#[derive(Debug, Clone)]
+pub(crate) struct Processes {
+    name: String,
+    note: PathBuf,
+}
+
+impl Register {
+    /// With notes in `directory`, which is made with the sockets.
+    pub(crate) fn new(directory: PathBuf, identity: Identity) -> Self {
+        Self { directory, identity }
+    }
+
+    fn of(&self, name: &str) -> Processes {
+        Processes { name: name.to_owned(), note: self.directory.join(format!("{name}.run")) }
+    }
+
+    /// Notes that sandbox `name` is about to be made.
+    pub(crate) fn create(&self, name: &str, limits: &Limits) -> Result<Processes, EngineError> {
+        let processes = self.of(name);
+        if processes.first()?.is_some() {
+            return Err(EngineError::Running(name.to_owned()));
+        }
+        processes.write(&Note { memory_limit: u64::from(limits.memory_mb) << 20, ..Note::default() })?;
+        Ok(processes)
+    }
+
+    pub(crate) fn open_existing(&self, name: &str) -> Option<Processes> {
+        let processes = self.of(name);
+        processes.note.exists().then_some(processes)
+    }
+
+    /// The names of all sandboxes that a note tells of, or that live.
+    pub(crate) fn list(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let noted = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".run")?.to_owned()));
+        let mut names: Vec<String> = noted.chain(marked(self.identity).into_iter().filter_map(|it| it.name)).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// Ends every process 1 that no note tells of: a server that was killed made it, or began to.
+    pub(crate) fn end_strays(&self) {
+        for found in marked(self.identity) {
+            let noted = found.name.and_then(|name| self.of(&name).instance().ok().flatten());
+            let ours = found.parent == std::process::id();
+            if noted.is_none_or(|instance| instance.pid != found.pid)
+                && !ours
+                && let Some(process) = open(found.pid)
+            {
+                // One that has ended meanwhile is as good.
+                let _ = end(&process);
+            }
+        }
+    }
+}
+
+impl Processes {
+    fn read(&self) -> Result<Note, EngineError> {
+        Note::read(&self.note).map_err(EngineError::io(format!("read {}", self.note.display())))
+    }
+
+    fn write(&self, note: &Note) -> Result<(), EngineError> {
+        note.write(&self.note).map_err(EngineError::io(format!("write {}", self.note.display())))
+    }
+
+    fn instance(&self) -> Result<Option<Instance>, EngineError> {
+        Ok(self.read()?.process)
+    }
+
+    /// Process 1, if it lives.
+    fn first(&self) -> Result<Option<(u32, OwnedFd)>, EngineError> {
+        let Some(Instance { pid, start_time }) = self.instance()? else { return Ok(None) };
+        let process = open(pid);
+        // Looked at after the descriptor is had: from here on it cannot become another's.
+        let same = start_time_of(pid).is_ok_and(|now| now == start_time);
+        Ok(process.filter(|_| same).map(|process| (pid, process)))
+    }
+
+    /// Notes process 1, as soon as it is there.
+    pub(crate) fn started(&self, pid: u32) -> Result<(), EngineError> {
+        let start_time = start_time_of(pid).map_err(EngineError::io("identify process 1"))?;
+        self.write(&Note { process: Some(Instance { pid, start_time }), ..self.read()? })
+    }
+
+    /// The ones that the server may have to reap.
+    pub(crate) fn children(&self) -> Result<Vec<u32>, EngineError> {
+        Ok(self.first()?.into_iter().map(|(pid, _)| pid).collect())
+    }
+
+    /// Ends every process, and returns when none is left. None there: success.
+    pub(crate) fn kill_all(&self) -> Result<(), EngineError> {
+        let Some((_, process)) = self.first()? else { return Ok(()) };
+        end(&process).map_err(EngineError::io(format!("end the processes of sandbox {}", self.name)))
+    }
+
+    pub(crate) fn remove(&self) -> Result<(), EngineError> {
+        match fs::remove_file(&self.note) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(EngineError::io(format!("remove {}", self.note.display()))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops every process where it is. When one could not be stopped in time, all run again.
+    pub(crate) fn freeze(&self) -> Result<(), EngineError> {
+        let Some((first, _)) = self.first()? else { return Ok(()) };
+        let note = self.read()?;
+        if note.stopped.is_none() {
+            let stopped = members(first).into_iter().filter(Member::is_stopped).map(|member| member.pid).collect();
+            self.write(&Note { stopped: Some(stopped), ..note })?;
+        }
+        let deadline = Instant::now() + FREEZE_LIMIT;
+        let mut quiet = 0;
+        // Twice: what one look misses, because it was just being made, the next one sees.
+        while quiet < 2 {
+            let moving: Vec<Member> = members(first).into_iter().filter(|member| !member.is_stopped()).collect();
+            quiet = if moving.is_empty() { quiet + 1 } else { 0 };
+            moving.iter().for_each(|member| member.send(Signal::STOP));
+            if Instant::now() >= deadline {
+                self.thaw()?;
+                let what = format!("freeze sandbox {}", self.name);
+                return Err(EngineError::io(what)(io::ErrorKind::TimedOut.into()));
+            }
+            if quiet == 0 {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets every process go on that ran before.
+    pub(crate) fn thaw(&self) -> Result<(), EngineError> {
+        let Some((first, _)) = self.first()? else { return Ok(()) };
+        let note = self.read()?;
+        let Some(stopped) = &note.stopped else { return Ok(()) };
+        for member in members(first).iter().rev().filter(|member| !stopped.contains(&member.pid)) {
+            member.send(Signal::CONT);
+        }
+        self.write(&Note { stopped: None, ..note })
+    }
+
+    pub(crate) fn usage(&self) -> Result<CgroupUsage, EngineError> {
+        let members = self.first()?.map(|(first, _)| members(first)).unwrap_or_default();
+        let used = members.iter().map(Member::used);
+        let (cpu_usec, memory_used) = used.fold((0, 0), |(time, memory), used| (time + used.0, memory + used.1));
+        let pids = members.iter().map(|member| member.threads().count() as u64).sum();
+        Ok(CgroupUsage { cpu_usec, memory_used, memory_cache: 0, memory_limit: self.read()?.memory_limit, pids })
+    }
+}
+
+fn open(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()
+}
+
+/// Kills a process 1 and waits until its namespace is empty: it ends after all others.
+fn end(process: &OwnedFd) -> io::Result<()> {
+    match pidfd_send_signal(process, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&KILL_LIMIT))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
+}
