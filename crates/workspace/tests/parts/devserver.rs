@@ -85,9 +85,9 @@ async fn a_server_that_somebody_started_is_chosen_before_one_that_could_be() {
     assert_eq!(choose(None).await, Choice { server: Some(guess.clone()), else_at: None });
 
     // A port that answers nothing of HTTP is none; one that answers is seen also where only the newer loopback has it.
-    let by_hand = "cd project; setsid python3 -c 'import socket,time; s=socket.create_server((\"\", 4000)); time.sleep(9999)' \
+    let by_hand = "setsid python3 -c 'import socket,time; s=socket.create_server((\"\", 4000)); time.sleep(9999)' \
                    >/dev/null 2>&1 </dev/null & \
-                   cd project; setsid python3 -m http.server 3000 --bind ::1 >/dev/null 2>&1 </dev/null & \
+                   setsid python3 -m http.server 3000 --bind ::1 >/dev/null 2>&1 </dev/null & \
                    for port in ::1/3000 127.0.0.1/4000; do for i in $(seq 600); do \
                    (: <>/dev/tcp/$port) 2>/dev/null && break; sleep 0.1; done; done";
     run(&sandbox, by_hand).await;
@@ -104,7 +104,7 @@ async fn a_server_that_somebody_started_is_chosen_before_one_that_could_be() {
     assert_eq!(choose(Some(declared.clone())).await.server, Some(declared));
 
     // Without any file that speaks of a server, whatever answers.
-    run(&sandbox, "rm project/index.html").await;
+    run(&sandbox, &format!("rm {PROJECT}/index.html")).await;
     devserver::end_leftovers(&sandbox).await.expect("it ends");
     assert_eq!(choose(None).await, Choice { server: None, else_at: Some(3000) });
     sandbox.kill().await.expect("it ends");
