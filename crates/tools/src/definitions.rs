@@ -346,7 +346,7 @@ fn take_screenshot() -> Definition {
                     "type": "object",
                     "properties": {
                         "viewport": { "enum": ["desktop", "mobile"] }, "width": { "type": "integer" }, "height": { "type": "integer" },
-                        "url": { "type": "string" }, "bytes": { "type": "integer" }, "blank": { "type": "boolean" },
+                        "key": { "type": "string" }, "url": { "type": ["string", "null"] }, "bytes": { "type": "integer" }, "blank": { "type": "boolean" },
                     },
                 },
             },
