@@ -122,7 +122,7 @@ def _run(columns: list[environments.Column], target: Target, hosts: Hosts | None
         _child(hosts.within(command) if hosts else command, environment, result, lock)
         with lock:
             seconds = time.monotonic() - started
-            passed, failed = result.count("passed") + result.count("unbuilt"), len(result.failures)
+            passed, failed = result.count("passed"), len(result.failures)
             print(f"{one.title}: {passed} passed, {failed} failed, {result.count('absent')} absent, {seconds:.0f} s", flush=True)
             if result.broken:
                 print(f"  {result.broken}", flush=True)
@@ -172,7 +172,7 @@ def _conclude(results: list[report.Results], arguments, partial, seconds: float)
     pinned = [r for r in results if r.pinned]
     newer = [r for r in results if not r.pinned]
     failed = sum(len(r.failures) + bool(r.broken) for r in pinned)
-    passed = sum(r.count("passed") + r.count("unbuilt") for r in pinned)
+    passed = sum(r.count("passed") for r in pinned)
     if passed + failed == 0:
         return _fail("no scenario ran")
     code = 1 if failed else 0

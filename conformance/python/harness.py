@@ -31,7 +31,6 @@ class Scenario:
     needs: tuple[str, ...]
     deadline: float
     quick: bool
-    unbuilt: bool
 
     @property
     def name(self) -> str:
@@ -41,19 +40,10 @@ class Scenario:
 
 def proves(*rows: str, needs: tuple[str, ...] | str = (), deadline: float = DEFAULT_DEADLINE, quick: bool = False):
     """Marks a scenario. `needs` names the SDK features without which the rows do not exist for that SDK."""
-    return _mark(rows, needs, deadline, quick, unbuilt=False)
-
-
-def not_built(*rows: str, needs: tuple[str, ...] | str = ()):
-    """Marks a scenario that passes while the server answers these calls with a plain 501."""
-    return _mark(rows, needs, DEFAULT_DEADLINE, quick=False, unbuilt=True)
-
-
-def _mark(rows, needs, deadline, quick, unbuilt):
     needs = (needs,) if isinstance(needs, str) else tuple(needs)
 
     def mark(function):
-        function.scenario = Scenario(function, tuple(rows), needs, deadline, quick, unbuilt)
+        function.scenario = Scenario(function, tuple(rows), needs, deadline, quick)
         return function
 
     return mark
@@ -144,7 +134,7 @@ async def _outcome(scenario: Scenario, sdk) -> dict:
     try:
         async with asyncio.timeout(scenario.deadline):
             await scenario.run(scope)
-        outcome = "unbuilt" if scenario.unbuilt else "passed"
+        outcome = "passed"
     except Absent:
         outcome = "absent"
     except TimeoutError:
