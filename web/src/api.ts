@@ -25,6 +25,11 @@ export class Offline extends Error {
   }
 }
 
+/** There is no such thing, or it is somebody else's: asking again changes nothing. */
+export function isMissing(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 404;
+}
+
 /** What to tell a person about any failure of a call. */
 export function explain(error: unknown): string {
   if (error instanceof ApiError && error.body.hint) return `${error.message} ${error.body.hint}`;
@@ -64,11 +69,11 @@ export async function send(path: string, options: RequestInit & { deadline?: num
 async function refusal(answer: Response): Promise<ErrorBody> {
   try {
     const body = (await answer.json()) as Partial<ErrorBody>;
-    if (typeof body.message === "string") return { code: String(answer.status), ...body, message: body.message };
+    if (typeof body.message === "string") return { code: answer.status, ...body, message: body.message };
   } catch {
     // A proxy's page, or nothing at all: the status says what there is to say.
   }
-  return { code: String(answer.status), message: `The server answered ${answer.status} ${answer.statusText}`.trim() + "." };
+  return { code: answer.status, message: `The server answered ${answer.status} ${answer.statusText}`.trim() + "." };
 }
 
 async function get<T>(path: string): Promise<T> {

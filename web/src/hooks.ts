@@ -1,7 +1,7 @@
 // Small hooks that several pages share.
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { explain } from "./api";
+import { explain, isMissing } from "./api";
 
 /** The time, renewed now and then, for ages. */
 export function useNow(everyMs = 15_000): number {
@@ -58,7 +58,7 @@ export function usePoll(action: () => Promise<void>, everyMs: number | null): vo
   }, [everyMs]);
 }
 
-export type Loaded<T> = { state: "loading" } | { state: "loaded"; value: T } | { state: "failed"; message: string };
+export type Loaded<T> = { state: "loading" } | { state: "loaded"; value: T } | { state: "failed"; message: string; missing: boolean };
 
 /**
  * Loads a value, and again when `version` is another: what was loaded stays on the page meanwhile. Another `key` is another value,
@@ -84,7 +84,8 @@ export function useLoaded<T>(key: string, load: () => Promise<T>, version = 0): 
       if (!outdated()) setLoaded({ state: "loaded", value, key });
     } catch (error) {
       if (outdated()) return;
-      setLoaded((before) => (before.state === "loaded" && before.key === key ? before : { state: "failed", message: explain(error), key }));
+      const failed = { state: "failed", message: explain(error), missing: isMissing(error), key } as const;
+      setLoaded((before) => (before.state === "loaded" && before.key === key ? before : failed));
     }
   }, []);
   useEffect(() => {

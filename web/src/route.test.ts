@@ -7,6 +7,7 @@ test("paths and pages", () => {
   assert.deepEqual(parse(buildPath("job_1")), { page: "build", job: "job_1" });
   assert.deepEqual(parse("/login"), { page: "login", next: "/" });
   assert.deepEqual(parse("/login", "?next=%2Fjobs%2Fx"), { page: "login", next: "/jobs/x" });
+  assert.deepEqual(parse("/jobs/%E0%A4"), { page: "build", job: "%E0%A4" });
   assert.deepEqual(parse("/nothing/here"), { page: "dashboard" });
 });
 

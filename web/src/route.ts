@@ -6,13 +6,22 @@ export type Route = { page: "dashboard" } | { page: "login"; next: string } | { 
 
 export function parse(path: string, search = ""): Route {
   const build = /^\/jobs\/([^/]+)\/?$/.exec(path);
-  if (build) return { page: "build", job: decodeURIComponent(build[1]!) };
+  if (build) return { page: "build", job: decoded(build[1]!) };
   if (path === "/login") {
     const next = new URLSearchParams(search).get("next") ?? "/";
     // Only a path of ours: a foreign address here would send people away right after they signed in.
     return { page: "login", next: /^\/(?![/\\])/.test(next) ? next : "/" };
   }
   return { page: "dashboard" };
+}
+
+/** As it stands where it is no encoding of anything: such a build is not there, and the page says so. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 export const buildPath = (job: string) => `/jobs/${encodeURIComponent(job)}`;

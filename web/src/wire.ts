@@ -135,7 +135,7 @@ export interface UsageReport {
 
 /** The body of every refusal. */
 export interface ErrorBody {
-  code: string;
+  code: number;
   message: string;
   error_type?: string;
   hint?: string;
@@ -220,7 +220,7 @@ export type TimelineEvent =
   | Of<"restored", { stamp: string; saved_at: string }>
   | Of<"extended", { until: string }>
   | Of<"screenshots", { images: PictureRef[]; reason: string | null }>
-  | Of<"phase_committed", { message: string; commit: string }>
+  | Of<"phase_committed", { message: string | null; commit: string }>
   | Of<"limit_warning", { what: string; percent: number }>
   | Of<"cost", { total_usd: number }>
   | Of<"credit", { change: number; balance: number; reason: string }>

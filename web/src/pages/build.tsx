@@ -55,14 +55,8 @@ export function BuildPage({ id }: { id: string }) {
     else setTab((before) => (before === "timeline" ? "preview" : before));
   }, [wide]);
 
-  if (connection === "gone" || (loaded.state === "failed" && !job)) {
-    return (
-      <>
-        <TopBar />
-        <main class="page"><Problem message={loaded.state === "failed" ? loaded.message : "This build does not exist, or was deleted."} onRetry={() => void again()} /></main>
-      </>
-    );
-  }
+  if (connection === "gone" || (loaded.state === "failed" && loaded.missing)) return <NotHere />;
+  if (loaded.state === "failed") return <><TopBar /><main class="page"><Problem message={loaded.message} onRetry={() => void again()} /></main></>;
   if (!job) return <><TopBar /><main class="page"><Waiting what="Loading the build…" /></main></>;
 
   const working = !isFinished(job.status);
@@ -99,7 +93,7 @@ export function BuildPage({ id }: { id: string }) {
       <section class="build-head" aria-label="This build">
         <div class="build-title">
           <p class="soft small build-where">{job.project_name} · build {job.build_version}{job.model ? ` · ${modelName(job.model)}` : ""}</p>
-          <h1>{job.goal}</h1>
+          <h1 title={job.goal}>{job.goal}</h1>
         </div>
         <div class="build-facts">
           <StatusBadge status={job.status} />
@@ -128,6 +122,22 @@ export function BuildPage({ id }: { id: string }) {
       </div>
       {question && <Confirm question={question} onClose={() => setQuestion(null)} />}
     </div>
+  );
+}
+
+/** Whose build it was is nobody else's business, so that one page serves for what was deleted, what is another's and what never was. */
+function NotHere() {
+  return (
+    <>
+      <TopBar />
+      <main class="page" id="main">
+        <div class="empty">
+          <h1>This build is not here</h1>
+          <p>It was deleted, or it belongs to somebody else.</p>
+          <Link to="/" class="button primary">All builds</Link>
+        </div>
+      </main>
+    </>
   );
 }
 

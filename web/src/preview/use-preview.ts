@@ -1,7 +1,7 @@
 // Drives the pane's machine: asks the server how the preview is, resumes it, watches the frame. Asking never wakes anything.
 
-import { useCallback, useEffect, useReducer, useRef } from "preact/hooks";
-import { api, ApiError, explain } from "../api";
+import { useCallback, useEffect, useReducer, useRef, useState } from "preact/hooks";
+import { api, ApiError, explain, isMissing } from "../api";
 import { usePoll } from "../hooks";
 import { takeWantedResume } from "../route";
 import type { Status } from "../wire";
@@ -41,6 +41,8 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
   const [state, dispatch] = useReducer(next, FIRST);
   const known = useRef(status);
   known.current = status;
+  // A build that is not there has no preview, however often one looks.
+  const [missing, setMissing] = useState(false);
 
   // One look at a time, so that none overtakes another; whoever asks during one gets a look that began after they asked.
   const looking = useRef<{ done: Promise<void>; again: boolean } | null>(null);
@@ -56,8 +58,10 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
         look.again = false;
         try {
           const answer = await api.preview(job);
+          setMissing(false);
           dispatch({ type: "checked", check: answer, status: known.current ?? "building" });
         } catch (error) {
+          setMissing(isMissing(error));
           dispatch({ type: "check_failed", message: explain(error) });
         }
       } while (look.again);
@@ -96,7 +100,7 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     if (takeWantedResume(job)) resume();
   }, [state, job, resume]);
 
-  usePoll(check, interval(state));
+  usePoll(check, missing ? null : interval(state));
 
   const load = state.kind === "loading" ? state.load : null;
   useEffect(() => {

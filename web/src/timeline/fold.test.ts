@@ -108,6 +108,21 @@ test("a status is noted once, and the newest is known", () => {
   assert.deepEqual([timeline.status?.status, timeline.status?.paused], ["ready", true]);
 });
 
+test("a restore is told as what it is, and a build that stays ready does not become ready again", () => {
+  const ready = { type: "job_status", status: "ready", stage_label: "Ready", sandbox_paused: false, preview_url: null };
+  const begun = [ready, { ...ready, sandbox_paused: true }, { ...ready, stage_label: "Restoring the files" }];
+  const texts = (...events: Record<string, unknown>[]) =>
+    play(...begun, ...events).rows.map((row) => (row.kind === "note" ? `${row.mark}: ${row.text}` : row.kind));
+  assert.deepEqual(
+    texts({ type: "restored", stamp: "s", saved_at: TS }, { type: "resumed", preview_url: null }, ready),
+    ["status: Ready", "status: Restoring the files", "snapshot: Back to an earlier snapshot", "wake: Preview awake again"],
+  );
+  assert.deepEqual(
+    texts({ ...ready, message: "The snapshot could not be restored: it is damaged" }),
+    ["status: Ready", "status: Restoring the files", "problem: The snapshot could not be restored: it is damaged"],
+  );
+});
+
 test("what the studio adds has a row each", () => {
   const timeline = play(
     { type: "snapshot_saved", key: "k", files: 3, bytes: 2048 }, { type: "rotated", from: "a", to: "b", reason: "r" },

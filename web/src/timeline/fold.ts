@@ -137,7 +137,7 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
         ),
       };
     case "phase_committed":
-      return note("commit", event.message, short(event.commit));
+      return note("commit", event.message ?? "Work committed", short(event.commit));
     case "screenshots":
       return add(base, { ...common, kind: "pictures", pictures: event.images.map(picture), reason: event.reason });
     case "snapshot_saved":
@@ -272,11 +272,17 @@ function status(timeline: Timeline, common: Common, event: Extract<TimelineEvent
     status: event.status, stage: event.stage_label, paused: event.sandbox_paused, url: event.preview_url, message: event.message ?? null,
   };
   const known = { ...timeline, status: after };
-  const text = event.status === "building" && event.stage_label ? event.stage_label : STATUS_TEXT[event.status];
+  const row = (mark: Mark, text: string, detail: string | null) => add(known, { ...common, kind: "note", mark, text, detail });
+  if (event.status === "ready" && before?.status === "ready") {
+    // Ready already: something is being done with it. How that ended is told in words of its own, unless it went wrong.
+    if (event.message) return row("problem", event.message, null);
+    return event.stage_label && event.stage_label !== before.stage && event.stage_label !== STATUS_TEXT.ready
+      ? row("status", event.stage_label, null)
+      : known;
+  }
   if (before && before.status === event.status && before.stage === event.stage_label && !event.message) return known;
-  return add(known, {
-    ...common, kind: "note", mark: event.status === "failed" ? "problem" : "status", text, detail: event.message ?? null,
-  });
+  const text = event.status === "building" && event.stage_label ? event.stage_label : STATUS_TEXT[event.status];
+  return row(event.status === "failed" ? "problem" : "status", text, event.message ?? null);
 }
 
 function picture(image: string | PictureRef): Picture {
