@@ -6,11 +6,12 @@ use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use node::Live;
+use protocol::guest::ENVD_PORT;
 use tracing::debug;
 
 use super::Way;
 use super::connections::{Connection, OpenError};
-use super::headers::{clean_request, remove_hop_by_hop, set_upgrade, wanted_upgrade};
+use super::headers::{clean_request, forbid_guessing, remove_hop_by_hop, set_upgrade, wanted_upgrade};
 use super::passing::Passing;
 use super::refusal::{Refusal, Style};
 use super::tunnel;
@@ -35,7 +36,12 @@ pub(super) async fn forward(
         exchanged = exchange => exchanged,
     };
     match exchanged {
-        Ok((response, connection)) => pass_on(app, live, response, connection, client),
+        Ok((mut response, connection)) => {
+            if target.port != ENVD_PORT {
+                forbid_guessing(response.headers_mut());
+            }
+            pass_on(app, live, response, connection, client)
+        }
         // What failed because the sandbox ended is told as that.
         Err(_) if live.cut.is_cancelled() => Refusal::NotFound.answer(target, style),
         Err(refusal) => refusal.answer(target, style),

@@ -51,6 +51,16 @@ pub(super) fn clean_request(headers: &mut HeaderMap, host: &str, api_key: &str) 
     }
 }
 
+/// Says of an answer about whose keeping its service says nothing that it is not to be kept. Browsers would go by the file's date,
+/// and dates go back with the files when a sandbox returns to a snapshot: what they have kept would then count as newer than what
+/// is there.
+pub(super) fn forbid_guessing(headers: &mut HeaderMap) {
+    let said = [header::CACHE_CONTROL, header::EXPIRES, header::PRAGMA];
+    if !said.into_iter().any(|name| headers.contains_key(name)) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+}
+
 /// Marks a message as asking for, or agreeing to, another protocol.
 pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -93,6 +103,20 @@ mod tests {
         let mut theirs = map(&[("x-api-key", "another"), ("e2b-sandbox-id", "i")]);
         clean_request(&mut theirs, "h2.example", "key");
         assert_eq!(theirs, map(&[("x-api-key", "another"), ("host", "h2.example")]));
+    }
+
+    #[test]
+    fn what_a_service_says_about_keeping_is_passed_on() {
+        for said in
+            [("cache-control", "max-age=60"), ("cache-control", "no-cache"), ("expires", "0"), ("pragma", "no-cache")]
+        {
+            let mut headers = map(&[said, ("etag", "x")]);
+            forbid_guessing(&mut headers);
+            assert_eq!(headers, map(&[said, ("etag", "x")]));
+        }
+        let mut silent = map(&[("last-modified", "Mon, 05 Jan 2026 10:00:00 GMT")]);
+        forbid_guessing(&mut silent);
+        assert_eq!(silent.get("cache-control"), Some(&HeaderValue::from_static("no-store")));
     }
 
     #[test]

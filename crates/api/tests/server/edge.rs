@@ -41,6 +41,10 @@ async fn headers_and_hosts_lead_to_guest_and_service() {
     assert_eq!(seen["headers"]["host"], host.as_str(), "the service sees the name it was called by");
     let guest = format!("{GUEST}-{id}.localhost");
     assert_eq!(server.send("GET /health", &[("host", &guest)], "").await.status, 204);
+
+    // A service that says nothing about it has its answers kept by nobody; the guest's are not ours to speak of.
+    assert_eq!(server.edge(&id, SERVICE_PORT, "GET /").await.header("cache-control"), Some("no-store"));
+    assert_eq!(server.edge(&id, GUEST, "GET /health").await.header("cache-control"), None);
 }
 
 #[tokio::test]
