@@ -375,3 +375,14 @@ fn what_next(reason: StopReason, message: &str) -> String {
     };
     format!("The build stopped ({reason}): {message} {next}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_cannot_be_gone_on_with_rests_longer_each_time_and_never_for_long() {
+        let rests: Vec<u64> = [0, 1, 2, 3, 4, 5, 6, i64::MAX].map(|attempt| again(attempt).as_secs()).into();
+        assert_eq!(rests, [5, 5, 10, 20, 40, 60, 60, 60]);
+    }
+}

@@ -92,3 +92,112 @@ async fn put_to_sleep(studio: &Studio) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use agent::model::ChoiceError;
+    use async_trait::async_trait;
+    use futures::FutureExt as _;
+    use sdk::Secret;
+    use tempfile::TempDir;
+    use tools::ToolDispatcher;
+    use workspace::events::Observer;
+    use workspace::{Workspace, Workspaces};
+
+    use super::*;
+    use crate::id::JobId;
+    use crate::job::Status;
+    use crate::premises::{Chosen, NoPicture, Picture, Premises};
+    use crate::records::{NewJob, Spec};
+    use crate::settings::Settings;
+    use crate::token::{Digest, new_token};
+
+    /// Nobody may come here.
+    struct Closed;
+
+    #[async_trait]
+    impl Premises for Closed {
+        fn workspaces(&self) -> &Workspaces {
+            panic!("somebody wants to act on a sandbox")
+        }
+
+        fn observe(&self, _: Arc<dyn Observer>) {}
+
+        fn tools(&self, _: &Workspace, _: u16) -> Arc<dyn ToolDispatcher> {
+            panic!("somebody wants tools")
+        }
+
+        fn model(&self, _: Option<&str>) -> Result<Chosen, ChoiceError> {
+            panic!("somebody wants a model")
+        }
+
+        fn models(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        async fn photograph(&self, _: &Workspace, _: u16) -> Result<Vec<Picture>, NoPicture> {
+            panic!("somebody wants pictures")
+        }
+    }
+
+    /// A ready job whose sandbox runs and ends within the minute.
+    async fn ending(studio: &Studio) -> JobRecord {
+        let digest = Digest::of(new_token().expose()).expect("a token");
+        let user = studio.records().add_user("ada", &digest, 1).await.expect("a user");
+        let project = studio.records().project_named(&user.id, "page").await.expect("a project");
+        let new = NewJob {
+            id: JobId::new(),
+            project: project.id,
+            user: user.id,
+            goal: "Make a page.".to_owned(),
+            spec: Spec::default(),
+            model: "scripted:here".to_owned(),
+            begins_from: None,
+            rebuilt_from: None,
+        };
+        let mut job = studio.records().take_in(&new).await.expect("taken in").expect("a job");
+        for to in [Status::Provisioning, Status::Building, Status::Ready] {
+            let change = Change {
+                status: Some((job.status, to)),
+                sandbox_id: Some(Some("iawake".to_owned())),
+                sandbox_expires_at: Some(Some(Timestamp::now() + SignedDuration::from_mins(1))),
+                settled: Some(true),
+                ..Change::default()
+            };
+            job = studio.change(&job.id, Held::Anybody, change, Vec::new()).await.expect("changed").expect("a job");
+        }
+        job
+    }
+
+    #[tokio::test]
+    async fn a_preview_that_is_woken_at_its_bedtime_stays_awake() {
+        let directory = TempDir::new().expect("a directory");
+        let url = Secret::from(format!("sqlite://{}?mode=rwc", directory.path().join("records.db").display()));
+        let studio = Studio::open(&url, Arc::new(Closed), Settings::default()).await.expect("a studio");
+        let job = ending(&studio).await;
+        let soon = Timestamp::now() + BEDTIME;
+        let listed = async || studio.records().ending_before(soon).await.expect("read").len();
+        assert_eq!(listed().await, 1, "it is to be put to sleep");
+
+        // Somebody wakes it, and has the turn; the worker waits for it.
+        let turn = studio.turn(&job.id).await;
+        let mut sleep = Box::pin(studio.put_to_sleep_by(&job, Some(soon)));
+        assert!(futures::poll!(&mut sleep).is_pending(), "it did not wait for its turn");
+        let woken = Change { sandbox_expires_at: Some(studio.awake_until(None)), ..Change::default() };
+        studio.change(&job.id, Held::Anybody, woken, Vec::new()).await.expect("changed");
+        drop(turn);
+        // Nothing is looked at, and nothing changed.
+        assert!(!sleep.await.expect("the records work"), "it was put to sleep");
+        let after = studio.records().job(&job.id).await.expect("read").expect("a job");
+        assert_eq!((after.sandbox_paused, after.events), (false, job.events));
+        assert_eq!(listed().await, 0);
+
+        // One that nobody woke is put to sleep.
+        let over = Change { sandbox_expires_at: Some(job.sandbox_expires_at), ..Change::default() };
+        studio.change(&job.id, Held::Anybody, over, Vec::new()).await.expect("changed");
+        let tried = std::panic::AssertUnwindSafe(put_to_sleep(&studio)).catch_unwind().await;
+        assert!(tried.is_err(), "nobody came to put it to sleep");
+    }
+}

@@ -1,19 +1,22 @@
-//! A studio whose sandboxes are another's, and what it does when that one refuses: nothing is lost, nothing is left behind.
+//! A studio whose sandboxes are another's, and what it does when that one refuses, or when it is killed on its way: nothing is
+//! lost, nothing is left behind.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use reqwest::{Method, StatusCode};
-use sandbar_studio::Status;
 use sandbar_studio::records::{JobRecord, Records};
+use sandbar_studio::{JobId, Status};
 use sdk::model::SandboxState;
 use sdk::{SandboxId, Secret};
 use serde_json::json;
 use tempfile::TempDir;
 use testing::{Server, eventually_async};
+use tokio::sync::Notify;
 
 use super::programs::{Alone, Caller, PATIENCE, scripts};
 
@@ -21,19 +24,31 @@ const PAGE: &str = r#"{"turns": [
     {"tool_calls": [{"name": "bash", "input": {"command": "echo '<h1>Hello</h1>' > /home/user/project/index.html"}}]},
     {"text": "Done."}
 ]}"#;
+const NOTES: &str = r#"{"turns": [
+    {"tool_calls": [{"name": "bash", "input": {"command": "echo first > /home/user/project/notes.txt"}}]},
+    {"text": "Done."}
+]}"#;
 
-/// Stands before the provider, and refuses what it is told to.
+/// What the front does with a request of that method whose path has that in it.
+#[derive(Clone)]
+enum Does {
+    Refuse(Method, &'static str),
+    /// It is neither passed on nor answered.
+    Hold(Method, &'static str),
+}
+
+/// Stands before the provider, and passes on all but what it is told not to.
 struct Front {
     target: String,
     http: reqwest::Client,
-    /// A method and how the path ends.
-    refused: Mutex<Option<(Method, &'static str)>>,
+    does: Mutex<Option<Does>>,
+    holds: Notify,
 }
 
 impl Front {
     async fn before(server: &Server) -> (Arc<Self>, String) {
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let front = Arc::new(Self { target: server.url(), http, refused: Mutex::default() });
+        let front = Arc::new(Self { target: server.url(), http, does: Mutex::default(), holds: Notify::new() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let router = axum::Router::new().fallback(pass).with_state(Arc::clone(&front));
@@ -41,68 +56,108 @@ impl Front {
         (front, url)
     }
 
-    fn refuse(&self, refused: Option<(Method, &'static str)>) {
-        *self.refused.lock().expect("no panic") = refused;
+    fn now(&self, does: Option<Does>) {
+        *self.does.lock().expect("no panic") = does;
     }
 }
 
 async fn pass(State(front): State<Arc<Front>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let refused = front.refused.lock().expect("no panic").clone();
-    if refused.is_some_and(|(method, end)| parts.method == method && parts.uri.path().contains(end)) {
-        return (StatusCode::INTERNAL_SERVER_ERROR, r#"{"code": 500, "message": "not today"}"#).into_response();
+    let is = |method: &Method, part: &str| parts.method == *method && parts.uri.path().contains(part);
+    let does = front.does.lock().expect("no panic").clone();
+    match does {
+        Some(Does::Refuse(method, part)) if is(&method, part) => {
+            return (StatusCode::INTERNAL_SERVER_ERROR, r#"{"code": 500, "message": "not today"}"#).into_response();
+        }
+        Some(Does::Hold(method, part)) if is(&method, part) => {
+            front.holds.notify_one();
+            return std::future::pending().await;
+        }
+        _ => {}
     }
-    let body = axum::body::to_bytes(body, 1 << 20).await.expect("a small body");
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut headers = parts.headers;
     headers.remove("host");
+    let body = reqwest::Body::wrap_stream(body.into_data_stream());
     let sent = front.http.request(parts.method, format!("{}{path}", front.target)).headers(headers).body(body).send();
-    let answer = sent.await.expect("an answer");
+    // Whoever asked may be gone.
+    let Ok(answer) = sent.await else { return StatusCode::BAD_GATEWAY.into_response() };
     let mut passed = Response::builder().status(answer.status());
     if let Some(kind) = answer.headers().get("content-type") {
         passed = passed.header("content-type", kind);
     }
-    passed.body(Body::from(answer.bytes().await.expect("a body"))).expect("an answer")
+    passed.body(Body::from_stream(answer.bytes_stream())).expect("an answer")
+}
+
+/// A server, a front before it, and what a studio needs that has its sandboxes there.
+struct Far {
+    server: Server,
+    front: Arc<Front>,
+    database: Option<String>,
+    config: PathBuf,
+    scripts: PathBuf,
+    directory: TempDir,
+}
+
+impl Far {
+    async fn new(database: Option<String>, files: &[(&str, &str)]) -> Self {
+        let server = Server::start(&["--no-studio"]);
+        let (front, url) = Front::before(&server).await;
+        let directory = TempDir::new().expect("a directory");
+        let scripts = scripts(directory.path(), files);
+        let config = directory.path().join("config.toml");
+        let port = server.address().rsplit(':').next().expect("a port");
+        let objects = directory.path().join("objects");
+        let text = format!(
+            "[[providers]]\nname = \"far\"\nkind = \"e2b\"\ndeployment_mode = \"self_hosted\"\napi_url = \"{url}\"\n\
+             sandbox_url = \"{url}\"\ndomain = \"localhost:{port}\"\napi_key_env = \"TEST_KEY\"\n[objects]\nurl = \"file://{}\"\n",
+            objects.display(),
+        );
+        std::fs::write(&config, text).expect("written");
+        Self { server, front, database, config, scripts, directory }
+    }
+
+    /// A new process; the first one makes the first user.
+    fn studio(&self) -> Alone {
+        let plain = |path: &Path| path.to_str().expect("plain").to_owned();
+        let (config, scripts) = (plain(&self.config), plain(&self.scripts));
+        let mut variables = vec![("TEST_KEY", self.server.key())];
+        variables.extend(self.database.as_deref().map(|url| ("SANDBAR_DATABASE", url)));
+        Alone::start(self.directory.path(), &["--config", &config, "--scripts", &scripts], &variables)
+    }
+
+    async fn records(&self) -> Records {
+        let file = self.directory.path().join("data/studio/records.sqlite");
+        let url = self.database.clone().unwrap_or_else(|| format!("sqlite://{}", file.display()));
+        Records::open(&Secret::from(url)).await.expect("the records")
+    }
+
+    fn objects(&self) -> PathBuf {
+        self.directory.path().join("objects")
+    }
+}
+
+/// Waits until a job is as wanted, which only the records know.
+async fn until(records: &Records, id: &JobId, what: &str, wanted: fn(&JobRecord) -> bool) -> JobRecord {
+    let look = || async { Some(records.job(id).await.expect("read").expect("a job")).filter(wanted) };
+    eventually_async(what, PATIENCE, look).await
 }
 
 /// A failed silent pause changes nothing but that it is logged; a deletion that fails is done by whoever comes next.
 async fn refused(database: Option<String>) {
-    let server = Server::start(&["--no-studio"]);
-    let (front, front_url) = Front::before(&server).await;
-    let directory = TempDir::new().expect("a directory");
-    let scripts = scripts(directory.path(), &[("page.json", PAGE)]);
-    let (config, objects) = (directory.path().join("config.toml"), directory.path().join("objects"));
-    let port = server.address().rsplit(':').next().expect("a port").to_owned();
-    let text = format!(
-        "[[providers]]\nname = \"far\"\nkind = \"e2b\"\ndeployment_mode = \"self_hosted\"\napi_url = \"{front_url}\"\n\
-         domain = \"localhost:{port}\"\napi_key_env = \"TEST_KEY\"\n[objects]\nurl = \"file://{}\"\n",
-        objects.display(),
-    );
-    std::fs::write(&config, text).expect("written");
-    let start = || {
-        let arguments = ["--config", config.to_str().expect("plain"), "--scripts", scripts.to_str().expect("plain")];
-        let mut variables = vec![("TEST_KEY", server.key())];
-        variables.extend(database.as_deref().map(|url| ("SANDBAR_DATABASE", url)));
-        Alone::start(directory.path(), &arguments, &variables)
-    };
-    let mut studio = start();
+    let far = Far::new(database, &[("page.json", PAGE)]).await;
+    let (front, objects) = (&far.front, far.objects());
+    let mut studio = far.studio();
     let token = studio.token.clone().expect("the first user's");
     let user = Caller::new(&studio.address, &token);
-    let url = database
-        .clone()
-        .unwrap_or_else(|| format!("sqlite://{}", directory.path().join("data/studio/records.sqlite").display()));
-    let records = Records::open(&Secret::from(url)).await.expect("the records");
-    let client = server.client();
+    let records = far.records().await;
+    let client = far.server.client();
 
-    front.refuse(Some((Method::POST, "/pause")));
+    front.now(Some(Does::Refuse(Method::POST, "/pause")));
     let job = user.build(&json!({ "name": "Far", "goal": "g", "model": "scripted:page.json" })).await;
     let id = job.parse().expect("an id");
     let record = async || records.job(&id).await.expect("read").expect("a job");
-    let until = async |what: &str, wanted: fn(&JobRecord) -> bool| {
-        let look = || async { Some(record().await).filter(wanted) };
-        eventually_async(what, PATIENCE, look).await
-    };
-    let ready = until("no worker has anything more to do", |job| job.settled).await;
+    let ready = until(&records, &id, "no worker has anything more to do", |job| job.settled).await;
     assert_eq!((ready.status, ready.sandbox_paused, ready.error_message), (Status::Ready, false, None));
     let log = studio.log();
     assert!(log.contains("the preview could not be put to sleep, and stays awake"), "{log}");
@@ -115,13 +170,14 @@ async fn refused(database: Option<String>) {
     assert!(user.get(&format!("/api/jobs/{job}")).await["preview_url"].is_string());
     let (status, refused) = user.post(&sleep, &json!({})).await;
     assert_eq!((status.as_u16(), record().await.sandbox_paused), (503, false), "{refused}");
-    front.refuse(None);
+    front.now(None);
     assert_eq!(user.post(&sleep, &json!({})).await, (StatusCode::OK, json!({ "job_id": job, "paused": true })));
     assert_eq!((state().await, record().await.sandbox_paused), (SandboxState::Paused, true));
 
     // Deleted: seen no more at once. What the provider refuses to end is ended later, by another process if need be.
     assert!(kept_in(&objects) > 0);
-    front.refuse(Some((Method::DELETE, "/sandboxes/")));
+    front.now(Some(Does::Refuse(Method::DELETE, "/sandboxes/")));
+    let asked = Instant::now();
     let (status, _) = user.call(Method::DELETE, &format!("/api/jobs/{job}"), None).await;
     assert_eq!(status, StatusCode::NO_CONTENT);
     let (status, _) = user.call(Method::GET, &format!("/api/jobs/{job}"), None).await;
@@ -131,12 +187,16 @@ async fn refused(database: Option<String>) {
         studio.log().contains("the job is left for whoever comes next").then_some(())
     })
     .await;
-    assert!(!record().await.settled, "somebody is to remove it");
+    let tried = record().await;
+    assert!(!tried.settled, "somebody is to remove it");
     studio.process.end_by("KILL", PATIENCE);
-    front.refuse(None);
-    let studio = start();
-    let left = until("all is removed", |job| job.settled).await;
+    front.now(None);
+    let studio = far.studio();
+    let left = until(&records, &id, "all is removed", |job| job.settled).await;
     assert_eq!((left.deleted, left.goal.as_str(), left.events), (true, "", 0));
+    // Whatever is wrong is given time to pass, also by a process that has not seen it.
+    assert!(left.attempt > tried.attempt);
+    assert!(asked.elapsed() >= Duration::from_secs(10), "{:?}", asked.elapsed());
     assert!(matches!(client.info(&sandbox).await, Err(sdk::SandboxError::NotFound { .. })));
     assert_eq!(kept_in(&objects), 0, "no snapshot is left");
     // What it used was used.
@@ -144,6 +204,58 @@ async fn refused(database: Option<String>) {
     let project = user.get("/api/dashboard").await["projects"][0]["project_id"].as_str().expect("an id").to_owned();
     let used = user.get(&format!("/api/projects/{project}/usage")).await;
     assert!(used["lines"].as_array().is_some_and(|lines| !lines.is_empty()), "{used}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_whose_process_is_killed_is_done_by_the_next() {
+    let far = Far::new(None, &[("notes.json", NOTES)]).await;
+    let mut studio = far.studio();
+    let token = studio.token.clone().expect("the first user's");
+    let user = Caller::new(&studio.address, &token);
+    let job = user.build(&json!({ "name": "Notes", "goal": "g", "model": "scripted:notes.json" })).await;
+    user.until_asleep(&job).await;
+    let (status, awake) = user.post(&format!("/api/generation/{job}/resume"), &json!({})).await;
+    assert_eq!(status, StatusCode::OK, "{awake}");
+    let client = far.server.client();
+    let sandbox: SandboxId = awake["sandbox_id"].as_str().expect("a sandbox").parse().expect("an id");
+    let sandbox = client.attach(&client.info(&sandbox).await.expect("it is there")).expect("it runs");
+    let notes = "/home/user/project/notes.txt";
+    sandbox.files().write(notes, "second\n").await.expect("written");
+    let unpacked = async || {
+        let listed = sandbox.commands().run("ls -d /home/user/.sandbar-restore.*").await.expect("a command");
+        listed.stdout_text().lines().count()
+    };
+
+    // Killed while the archive is on its way into the sandbox, where it is being unpacked.
+    far.front.now(Some(Does::Hold(Method::POST, "/SendInput")));
+    let snapshots = format!("/api/jobs/{job}/snapshots");
+    let saved = user.get(&snapshots).await["snapshots"][0].clone();
+    let (status, begun) = user.post(&format!("/api/jobs/{job}/restore"), &json!({ "key": saved["key"] })).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{begun}");
+    tokio::time::timeout(PATIENCE, far.front.holds.notified()).await.expect("it comes so far");
+    assert_eq!(unpacked().await, 1);
+    studio.process.end_by("KILL", PATIENCE);
+    assert_eq!(sandbox.files().read_text(notes).await.expect("read"), "second\n", "it was in the middle of it");
+    let (records, id) = (far.records().await, job.parse().expect("an id"));
+    let killed = records.job(&id).await.expect("read").expect("a job");
+    assert!(killed.restore_to.is_some() && !killed.settled);
+
+    far.front.now(None);
+    let studio = far.studio();
+    let restored = until(&records, &id, "the restore is done", |job| job.settled).await;
+    assert!(restored.attempt > killed.attempt);
+    assert_eq!((restored.status, restored.restore_to, &*restored.stage_label), (Status::Ready, None, "Ready"));
+    assert_eq!(sandbox.files().read_text(notes).await.expect("read"), "first\n");
+    assert_eq!(unpacked().await, 0, "nothing is left of the one that was killed");
+    let told = records.events(&id, 0).await.expect("read");
+    assert_eq!(told.iter().filter(|event| event.body["type"] == "restored").count(), 1, "{told:#?}");
+    let wrong = told.iter().find(|event| event.body["type"] == "job_status" && event.body.contains_key("message"));
+    assert!(wrong.is_none(), "{wrong:?}");
+    // What was there before can be had again.
+    let user = Caller::new(&studio.address, &token);
+    let newest = user.get(&snapshots).await["snapshots"][0]["key"].as_str().expect("a key").to_owned();
+    let kept = user.get(&format!("/api/jobs/{job}/file?path=notes.txt&snapshot={newest}")).await;
+    assert_eq!(kept["text"], "second\n", "{kept}");
 }
 
 /// Files below a directory.

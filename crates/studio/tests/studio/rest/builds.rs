@@ -203,3 +203,25 @@ async fn what_is_not_ready_neither_sleeps_nor_wakes() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resume_that_panics_stands_in_nobodys_way() {
+    on_both(Face::default(), async |lab| {
+        let ada = lab.person("ada", 5).await;
+        let job = lab.start(&ada, "page").await;
+        lab.make_ready(&job, Some("igone")).await;
+        let resume = format!("POST /api/generation/{job}/resume");
+        lab.breaks(true);
+        // Also those who join it hear of it, and the next ones begin anew.
+        for _ in 0..2 {
+            let (one, two) = tokio::join!(lab.call(&ada, &resume, None), lab.call(&ada, &resume, None));
+            for answer in [one, two] {
+                assert_eq!(answer.is(503)["error_type"], "unavailable");
+            }
+        }
+        lab.breaks(false);
+        assert_eq!(lab.call(&ada, &resume, None).await.is(503)["error_type"], "sandbox_expired");
+        lab.call(&ada, &format!("POST /api/jobs/{job}/snapshot"), None).await.is(404);
+    })
+    .await;
+}

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agent::model::ChoiceError;
@@ -49,11 +50,14 @@ impl LocalServer for NoServer {
 /// Where nothing is built.
 struct Idle {
     workspaces: Workspaces,
+    /// Whoever wants a workspace panics.
+    broken: AtomicBool,
 }
 
 #[async_trait]
 impl Premises for Idle {
     fn workspaces(&self) -> &Workspaces {
+        assert!(!self.broken.load(Ordering::Relaxed), "as the test wants it");
         &self.workspaces
     }
 
@@ -82,6 +86,7 @@ impl Premises for Idle {
 
 pub(crate) struct Lab {
     pub(crate) studio: Studio,
+    premises: Arc<Idle>,
     pub(crate) address: SocketAddr,
     stop: CancellationToken,
     client: reqwest::Client,
@@ -152,20 +157,27 @@ impl Lab {
         let config = config.resolve(directory.path(), &|_| None).expect("a configuration");
         let local: Arc<dyn LocalServer> = Arc::new(NoServer);
         let opened = Workspaces::from_config(&config, &|_| None, &local, Arc::new(Nobody), Default::default()).await;
-        let premises = Arc::new(Idle { workspaces: opened.expect("workspaces") });
-        let studio = Studio::open(&Secret::from(url), premises, Settings::default()).await.expect("a studio");
+        let premises = Arc::new(Idle { workspaces: opened.expect("workspaces"), broken: AtomicBool::new(false) });
+        let settings = Settings::default();
+        let studio = Studio::open(&Secret::from(url), Arc::clone(&premises) as Arc<dyn Premises>, settings).await;
+        let studio = studio.expect("a studio");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address");
         let stop = CancellationToken::new();
         let router = rest::router(studio.clone(), &face, stop.clone());
         tokio::spawn(rest::serve(listener, router, stop.clone()));
         let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-        Self { studio, address, stop, client: client.build().expect("a client"), _directory: directory }
+        Self { studio, premises, address, stop, client: client.build().expect("a client"), _directory: directory }
     }
 
     /// As when the server is told to end.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// From now on whoever acts on a sandbox panics, or does so no more.
+    pub(crate) fn breaks(&self, broken: bool) {
+        self.premises.broken.store(broken, Ordering::Relaxed);
     }
 
     pub(crate) async fn person(&self, name: &str, credits: i64) -> Person {
