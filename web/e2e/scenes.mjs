@@ -174,7 +174,11 @@ async function cardOffersResume(visit) {
   await view.see(`${card} [data-status=ready]`, "Ready");
   await view.missing(`${card} img`);
   await view.everyLook("dashboard-sleeping");
-  await view.onPhone(() => view.picture("phone-dashboard"));
+  // A phone is another device: the page is loaded anew for it.
+  await view.onPhone(async () => {
+    await view.see(card, "Resume preview");
+    await view.picture("phone-dashboard");
+  });
 }
 
 async function resumes(visit) {
@@ -235,6 +239,19 @@ async function differenceToSnapshot({ view }) {
   await view.see(".diff-line.removed", "4rem");
   await view.see(".diff-line.added", "5rem");
   await view.picture("files-difference");
+  await view.tab("preview");
+  await view.press("Reload the preview");
+  await view.frameSays(PAGE);
+  await clockIs(view, "80px");
+}
+
+/** The page's style sheet is as the file is: nothing older, or newer, that the browser has kept. */
+async function clockIs(view, size) {
+  const handle = await view.see("iframe");
+  const frame = await handle.asElement().contentFrame();
+  await frame.waitForFunction(
+    (wanted) => getComputedStyle(document.getElementById("clock")).fontSize === wanted, { timeout: 20_000 }, size,
+  );
 }
 
 async function picturesAndUsage({ view }) {
@@ -287,6 +304,7 @@ async function goesBackToSnapshot({ view }) {
   await view.preview("active", BUILD_MS);
   await view.frameSays(PAGE);
   assert.equal(await view.inFrame(() => globalThis.wasHere), undefined, "the frame was loaded anew");
+  await clockIs(view, "64px");
   await view.tab("files");
   await view.page.select("[data-select=shown]", "");
   const entry = await view.see(".entry", "style.css");
@@ -393,10 +411,15 @@ async function isDeleted(visit) {
   await view.see(".project", "No builds here.");
   await view.picture("dashboard-after-delete");
   assert.equal(await server.status(`/api/jobs/${visit.cancelled}`), 404);
-  await view.open(`${server.url}/jobs/${visit.cancelled}`);
-  await view.see("main", "there is no such thing");
-  await view.picture("build-deleted");
-  await view.open(`${server.url}/`);
+  // What was deleted and what never was look the same.
+  for (const job of ["%E0%A4", visit.cancelled]) {
+    await view.open(`${server.url}/jobs/${job}`);
+    await view.see("h1", "This build is not here");
+  }
+  await view.see("main", "It was deleted, or it belongs to somebody else.");
+  await view.everyLook("build-deleted");
+  await view.page.click("main a");
+  await view.see("h1", "New build");
 }
 
 /** The builds' files are known to be in snapshots, so that nothing stands in the way. */
@@ -438,6 +461,17 @@ async function comesBackIntoReach({ view, server }) {
   await view.frameSays(PAGE);
 }
 
+/** A build whose preview is awake, and bars for the plan and the budget. */
+async function usageHasBars({ view }) {
+  await view.press("All builds");
+  await view.see(".usage-card [role=meter][aria-label='This month']");
+  await view.see(".usage-card [role=meter][aria-label='far: running minutes this month']");
+  await view.page.waitForFunction(() => [...document.querySelectorAll(".job-card img")].some((image) => image.naturalWidth > 0));
+  await view.everyLook("dashboard-awake");
+  await view.press("More options");
+  await view.picture("new-build-options");
+}
+
 async function signsInAgain({ view, server }) {
   await view.open(`${server.url}/`);
   await view.see("h1", "Sign in");
@@ -477,6 +511,7 @@ const A_CUT_WIRE = [
   ["a build there becomes ready and its preview sleeps", buildSleeps],
   ["a sandbox that cannot be reached: resume fails after its second attempt", sandboxIsOutOfReach],
   ["back in reach it resumes", comesBackIntoReach],
+  ["the dashboard shows it awake, and what is used of plan and budget", usageHasBars],
 ];
 
 export const VISITS = [

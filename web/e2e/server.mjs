@@ -47,7 +47,9 @@ export class Server {
     const provider = { name: "far", kind: "e2b", deployment_mode: "self_hosted", api_key_env: "FAR_API_KEY", api_url: server.wire.url, domain: `localhost:${port}` };
     mkdirSync(join(server.home, "config/sandbar"), { recursive: true });
     const lines = Object.entries(provider).map(([name, value]) => `${name} = ${JSON.stringify(value)}`);
-    writeFileSync(join(server.home, "config/sandbar/config.toml"), `api_key = "${FAR_KEY}"\n[[providers]]\n${lines.join("\n")}\n`);
+    // It has a price and a plan, as others' have, and there is a budget.
+    const money = "[providers.plan]\nminutes_per_month = 60\n[providers.price]\nusd_per_hour = 3.6\n[[budgets]]\nusd = 5\n";
+    writeFileSync(join(server.home, "config/sandbar/config.toml"), `api_key = "${FAR_KEY}"\n[[providers]]\n${lines.join("\n")}\n${money}`);
     return server;
   }
 

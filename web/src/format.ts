@@ -25,6 +25,11 @@ export function quantity(value: number): string {
   return value >= 10_000 ? thousands(value) : String(Math.round(value * 100) / 100);
 }
 
+/** The unit of a quantity: "1 sandbox", "2 sandboxes". */
+export function unit(value: number, many: string): string {
+  return quantity(value) === "1" ? many.replace(/(?<=x)es$|s$/, "") : many;
+}
+
 /** A script's path says nothing to whoever reads it; its name does. */
 export function modelName(model: string): string {
   return model.replace(/^scripted:.*\//, "scripted:");

@@ -98,12 +98,12 @@ impl Studio {
                 Limit::PlanMinutes { provider, minutes } => {
                     #[expect(clippy::cast_precision_loss, reason = "minutes of a month")]
                     let limit = *minutes as f64;
-                    #[expect(clippy::cast_precision_loss, reason = "a share of them")]
-                    let used = limit * meter.percent() as f64 / 100.0;
+                    // From the book, since a meter has whole percents only.
+                    let used = month.by_source().remove(&Source::Provider(provider.clone())).unwrap_or_default();
                     totals.plans.push(PlanUse {
                         provider: provider.to_string(),
                         what: "running minutes this month".to_owned(),
-                        used,
+                        used: used.running.as_secs_f64() / 60.0,
                         limit,
                     });
                 }

@@ -1,5 +1,5 @@
 import { api } from "../api";
-import { modelName, money, quantity, sentence, thousands } from "../format";
+import { modelName, money, quantity, sentence, thousands, unit } from "../format";
 import { useLoaded } from "../hooks";
 import { Meter } from "../parts/meter";
 import { Problem, Waiting } from "../parts/spinner";
@@ -23,7 +23,7 @@ export function UsagePanel({ job, version, context }: { job: string; version: nu
             {lines.map((line, index) => (
               <tr key={index}>
                 <th scope="row">{sentence(line.what)}<span class="soft small"> {line.model ? modelName(line.model) : (line.provider ?? "")}</span></th>
-                <td class="figure">{quantity(line.quantity)} <span class="soft">{line.unit}</span></td>
+                <td class="figure">{quantity(line.quantity)} <span class="soft">{unit(line.quantity, line.unit)}</span></td>
                 <td class="figure">{money(line.cost_usd)}</td>
               </tr>
             ))}
