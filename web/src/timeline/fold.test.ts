@@ -115,7 +115,7 @@ test("a restore is told as what it is, and a build that stays ready does not bec
     play(...begun, ...events).rows.map((row) => (row.kind === "note" ? `${row.mark}: ${row.text}` : row.kind));
   assert.deepEqual(
     texts({ type: "restored", stamp: "s", saved_at: TS }, { type: "resumed", preview_url: null }, ready),
-    ["status: Ready", "status: Restoring the files", "snapshot: Back to an earlier snapshot", "wake: Preview awake again"],
+    ["status: Ready", "status: Restoring the files", "snapshot: Back to an earlier snapshot", "wake: The preview answers"],
   );
   assert.deepEqual(
     texts({ ...ready, message: "The snapshot could not be restored: it is damaged" }),

@@ -153,13 +153,15 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
     case "paused":
       return event.problem ? note("problem", "The preview could not be put to sleep", event.problem) : note("sleep", "Preview asleep");
     case "resumed":
-      return note("wake", "Preview awake again");
+      // Waking what is awake shows that it answers, and so does a restore.
+      return note("wake", base.status?.paused === false ? "The preview answers" : "Preview awake again");
     case "extended":
       return note("extend", "Time extended");
     case "limit_warning":
       return note("limit", `${Math.round(event.percent)} % of ${event.what} used`);
     case "credit":
-      return note("credit", credit(event.change), `${event.reason ? event.reason + " · " : ""}${event.balance} left`);
+      // What a build's own credit was used for goes without saying.
+      return note("credit", credit(event.change), `${event.reason && event.change > 0 ? event.reason + " · " : ""}${event.balance} left`);
     case "notice":
       return note("notice", event.text);
     case "nudge":

@@ -50,7 +50,7 @@ export function ToolCall({ row }: { row: ToolRow }) {
           <span class="tool-verb">{verb}</span> <code>{subject}</code>
           {row.state === "failed" && <span class="visually-hidden"> failed</span>}
         </span>
-        {row.duration !== null && <span class="soft small figure">{duration(row.duration)}</span>}
+        {row.duration !== null && row.duration > 0 && <span class="soft small figure">{duration(row.duration)}</span>}
         <Icon name="chevron" size={13} />
       </summary>
       {open && <Inside row={row} />}

@@ -233,7 +233,7 @@ async fn a_restore_whose_process_is_killed_is_done_by_the_next() {
     let (status, begun) = user.post(&format!("/api/jobs/{job}/restore"), &json!({ "key": saved["key"] })).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{begun}");
     tokio::time::timeout(PATIENCE, far.front.holds.notified()).await.expect("it comes so far");
-    assert_eq!(unpacked().await, 1);
+    eventually_async("it is being unpacked", PATIENCE, || async { (unpacked().await == 1).then_some(()) }).await;
     studio.process.end_by("KILL", PATIENCE);
     assert_eq!(sandbox.files().read_text(notes).await.expect("read"), "second\n", "it was in the middle of it");
     let (records, id) = (far.records().await, job.parse().expect("an id"));
