@@ -467,6 +467,8 @@ async function usageHasBars({ view }) {
   await view.see(".usage-card [role=meter][aria-label='This month']");
   await view.see(".usage-card [role=meter][aria-label='far: running minutes this month']");
   await view.page.waitForFunction(() => [...document.querySelectorAll(".job-card img")].some((image) => image.naturalWidth > 0));
+  // The model of a script costs nothing, its sandbox does.
+  assert.doesNotMatch(await view.text(".job-facts"), /\$0\.00/);
   await view.everyLook("dashboard-awake");
   await view.press("More options");
   await view.picture("new-build-options");

@@ -1,11 +1,11 @@
 //! What users see of their projects and jobs. Nothing here wakes or extends a sandbox.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use agent::approval::{Answer, Desk, Reply};
 use jiff::Timestamp;
 use workspace::config::BudgetPeriod;
-use workspace::ledger::{Limit, Line, Period, Source, Statement, Usd, months};
+use workspace::ledger::{Limit, Line, Period, Source, Statement, Sums, Usd, months};
 
 use crate::error::StudioError;
 use crate::id::{JobId, ProjectId, ScreenshotId};
@@ -14,12 +14,32 @@ use crate::records::JobRecord;
 use crate::studio::Studio;
 use crate::view::{Dashboard, PictureFile, PlanUse, Project, Screenshot, Totals, UsageLine, UsageReport, User};
 
+/// What stands in the book, by workspace.
+type Spent = BTreeMap<String, Sums>;
+
 impl Studio {
     /// # Errors
     /// There is no such job.
     pub async fn job(&self, user: &User, id: &JobId) -> Result<Job, StudioError> {
         let job = self.own(user, id).await?;
+        let spent = self.booked(Some(job.workspace.as_str())).await?.by_project();
+        let mut shown = self.all_shown(user, vec![job], &spent).await?;
+        shown.pop().ok_or(StudioError::NotFound)
+    }
+
+    /// The same without a look into the book, for those who ask often: the cost is the model's alone.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn status(&self, user: &User, id: &JobId) -> Result<Job, StudioError> {
+        let job = self.own(user, id).await?;
         self.shown(user, job).await
+    }
+
+    /// What was ever used, in one workspace or in all.
+    async fn booked(&self, workspace: Option<&str>) -> Result<Statement, StudioError> {
+        let statement = self.workspaces().ledger().statement(Period::ALWAYS, workspace, Timestamp::now()).await;
+        statement.map_err(StudioError::unavailable)
     }
 
     /// The newest first; of one project, or of all.
@@ -31,7 +51,7 @@ impl Studio {
             self.records().project(&user.id, project).await?.ok_or(StudioError::NotFound)?;
         }
         let jobs = self.records().jobs(&user.id, project).await?;
-        self.all_shown(user, jobs).await
+        self.all_shown(user, jobs, &self.booked(None).await?.by_project()).await
     }
 
     /// The newest first.
@@ -40,17 +60,17 @@ impl Studio {
     /// The records cannot be read.
     pub async fn projects(&self, user: &User) -> Result<Vec<Project>, StudioError> {
         let jobs = self.records().ever(&user.id, None).await?;
-        self.projects_with(user, &jobs).await
+        self.projects_with(user, &jobs, &self.booked(None).await?.by_project()).await
     }
 
-    async fn projects_with(&self, user: &User, jobs: &[JobRecord]) -> Result<Vec<Project>, StudioError> {
-        let mut cost: HashMap<&ProjectId, u64> = HashMap::new();
+    async fn projects_with(&self, user: &User, jobs: &[JobRecord], spent: &Spent) -> Result<Vec<Project>, StudioError> {
+        let mut costs: HashMap<&ProjectId, f64> = HashMap::new();
         for job in jobs {
-            *cost.entry(&job.project).or_default() += job.cost_nanos;
+            *costs.entry(&job.project).or_default() += cost(job, spent);
         }
         let projects = self.records().projects(&user.id).await?;
         let shown = |project: crate::records::ProjectRecord| {
-            let cost_usd = dollars(cost.get(&project.id).copied().unwrap_or_default());
+            let cost_usd = costs.get(&project.id).copied().unwrap_or_default();
             Project { id: project.id, name: project.name, created_at: project.created_at, cost_usd }
         };
         Ok(projects.into_iter().map(shown).collect())
@@ -62,15 +82,17 @@ impl Studio {
     /// The records cannot be read.
     pub async fn dashboard(&self, user: &User) -> Result<Dashboard, StudioError> {
         let mut records = self.records().ever(&user.id, None).await?;
-        let projects = self.projects_with(user, &records).await?;
-        let usage = self.totals(&records).await?;
+        let all = self.booked(None).await?;
+        let spent = all.by_project();
+        let projects = self.projects_with(user, &records, &spent).await?;
+        let usage = self.totals(&records, &all).await?;
         records.retain(|job| !job.deleted);
         let models = self.inner.premises.models();
         Ok(Dashboard {
             user: user.clone(),
             credits: self.credits(user).await?,
             projects,
-            jobs: self.all_shown(user, records).await?,
+            jobs: self.all_shown(user, records, &spent).await?,
             usage,
             default_model: models.first().cloned(),
             models,
@@ -78,17 +100,16 @@ impl Studio {
     }
 
     /// What a user's jobs have used, and how much of the installation's plans and budgets is.
-    async fn totals(&self, jobs: &[JobRecord]) -> Result<Totals, StudioError> {
+    async fn totals(&self, jobs: &[JobRecord], all: &Statement) -> Result<Totals, StudioError> {
         let now = Timestamp::now();
         let ledger = self.workspaces().ledger();
-        let all = ledger.statement(Period::ALWAYS, None, now).await.map_err(StudioError::unavailable)?;
         let month = ledger.statement(months::this(now), None, now).await.map_err(StudioError::unavailable)?;
         let names: Vec<&str> = jobs.iter().map(|job| job.workspace.as_str()).collect();
         let sum = |statement: &Statement| {
             let own = statement.lines.iter().filter(|line| names.contains(&line.project.as_str()));
             own.fold(0.0, |sum, line| sum + line.sums.cost.dollars())
         };
-        let mut totals = Totals { total_usd: sum(&all), month_usd: sum(&month), ..Totals::default() };
+        let mut totals = Totals { total_usd: sum(all), month_usd: sum(&month), ..Totals::default() };
         for meter in ledger.meters(now).await.map_err(StudioError::unavailable)? {
             match &meter.limit {
                 Limit::Budget { project: None, usd, period: BudgetPeriod::Month } => {
@@ -128,12 +149,9 @@ impl Studio {
     }
 
     async fn used_by(&self, jobs: &[JobRecord]) -> Result<UsageReport, StudioError> {
-        let now = Timestamp::now();
         let mut report = UsageReport::default();
         for job in jobs {
-            let own = Some(job.workspace.as_str());
-            let statement = self.workspaces().ledger().statement(Period::ALWAYS, own, now).await;
-            let statement = statement.map_err(StudioError::unavailable)?;
+            let statement = self.booked(Some(job.workspace.as_str())).await?;
             report.total_usd += statement.total().cost.dollars();
             report.lines.extend(statement.lines.iter().flat_map(lines));
         }
@@ -188,11 +206,11 @@ impl Studio {
 
     /// The job as its owner sees it.
     pub(crate) async fn shown(&self, user: &User, job: JobRecord) -> Result<Job, StudioError> {
-        let mut shown = self.all_shown(user, vec![job]).await?;
+        let mut shown = self.all_shown(user, vec![job], &Spent::new()).await?;
         shown.pop().ok_or(StudioError::NotFound)
     }
 
-    async fn all_shown(&self, user: &User, jobs: Vec<JobRecord>) -> Result<Vec<Job>, StudioError> {
+    async fn all_shown(&self, user: &User, jobs: Vec<JobRecord>, spent: &Spent) -> Result<Vec<Job>, StudioError> {
         let awake = |job: &&JobRecord| job.status == Status::Ready && !job.sandbox_paused;
         let awake: Vec<JobId> = jobs.iter().filter(awake).map(|job| job.id.clone()).collect();
         let mut pictures: HashMap<JobId, ScreenshotId> = HashMap::new();
@@ -203,13 +221,20 @@ impl Studio {
         for job in jobs {
             let project_name = self.project_name(user, &job.project).await?;
             let screenshot = pictures.remove(&job.id);
-            shown.push(show(job, project_name, screenshot));
+            let cost_usd = cost(&job, spent);
+            shown.push(show(job, project_name, screenshot, cost_usd));
         }
         Ok(shown)
     }
 }
 
-fn show(job: JobRecord, project_name: String, screenshot: Option<ScreenshotId>) -> Job {
+/// What a job has cost: what the book has, where the model's part may come a little later than the run knows it.
+fn cost(job: &JobRecord, spent: &Spent) -> f64 {
+    let booked = spent.get(job.workspace.as_str()).map_or(0.0, |sums| sums.cost.dollars());
+    booked.max(Usd::from_nanos(job.cost_nanos).dollars())
+}
+
+fn show(job: JobRecord, project_name: String, screenshot: Option<ScreenshotId>, cost_usd: f64) -> Job {
     let asleep = job.sandbox_paused;
     Job {
         debug_id: job.workspace.to_string(),
@@ -228,15 +253,11 @@ fn show(job: JobRecord, project_name: String, screenshot: Option<ScreenshotId>) 
         sandbox_paused: asleep,
         sandbox_id: job.sandbox_id,
         sandbox_expires_at: job.sandbox_expires_at.filter(|_| !asleep),
-        cost_usd: dollars(job.cost_nanos),
+        cost_usd,
         screenshot,
         error_message: job.error_message,
         rebuilt_from: job.rebuilt_from,
     }
-}
-
-fn dollars(nanos: u64) -> f64 {
-    Usd::from_nanos(nanos).dollars()
 }
 
 /// What a line of the book says, each quantity by itself. The money stands with the first.

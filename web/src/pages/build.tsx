@@ -99,7 +99,7 @@ export function BuildPage({ id }: { id: string }) {
           <StatusBadge status={job.status} />
           {job.stage_label && job.stage_label.toLowerCase() !== job.status && <span class="soft small stage">{job.stage_label}</span>}
           <span class="soft small">{age(job.created_at, now)}</span>
-          <span class="figure" aria-label="Cost so far" title="Cost so far">{money(timeline.totalCost ?? job.cost_usd)}</span>
+          <span class="figure" aria-label="Cost so far" title="Cost so far">{money(Math.max(timeline.totalCost ?? 0, job.cost_usd ?? 0))}</span>
           <Menu label="Actions for this build" items={actions(job, rebuild, setQuestion, again)} />
         </div>
         {job.status === "failed" && (

@@ -118,7 +118,7 @@ function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
       );
     case "error":
       return (
-        <Card icon="alert">
+        <Card icon={state.next === "nothing" ? "layers" : "alert"}>
           <p class="preview-title">{state.message}</p>
           {state.next === "retry" && <button type="button" class="button" onClick={recheck}>Try again</button>}
           {state.next === "rebuild" && <button type="button" class="button primary" onClick={onRebuild}>Rebuild</button>}
@@ -128,7 +128,7 @@ function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
   }
 }
 
-function Card({ icon, waiting, children }: { icon?: "moon" | "clock" | "alert" | "outside"; waiting?: boolean; children: ComponentChildren }) {
+function Card({ icon, waiting, children }: { icon?: "moon" | "clock" | "alert" | "outside" | "layers"; waiting?: boolean; children: ComponentChildren }) {
   return (
     <div class="preview-card">
       {waiting && <Spinner size={26} />}

@@ -188,7 +188,8 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
           kind: "end",
           outcome: event.stop_reason === "completed" ? "completed" : "stopped",
           text: event.stop_reason === "completed" ? "The model has finished" : "The run has stopped",
-          detail: event.message,
+          // Who cancelled it knows why; and unlike a run at a terminal it is not gone on with.
+          detail: event.stop_reason === "cancelled" ? "" : event.message,
           files: event.files_changed ?? [],
         },
       );

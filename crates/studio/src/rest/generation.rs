@@ -26,7 +26,7 @@ pub(super) async fn status(
     caller: Caller,
     At(job): At<JobId>,
 ) -> Result<Json<GenerationStatus>, Failure> {
-    Ok(Json(app.studio.job(&caller.user, &job).await?.into()))
+    Ok(Json(app.studio.status(&caller.user, &job).await?.into()))
 }
 
 /// Returns when the application answers, which takes as long as it takes, 150 s at most. A caller that goes away does not stop

@@ -57,7 +57,7 @@ pub(super) async fn open(
     let (cols, rows) = (size(cols, SIZE.0)?, size(rows, SIZE.1)?);
     let Ok(upgrade) = upgrade else {
         // Whether there is such a job is told to others, too.
-        app.studio.job(&caller.user, &job).await?;
+        app.studio.status(&caller.user, &job).await?;
         let mut refused = Failure::new(StatusCode::UPGRADE_REQUIRED, "only a WebSocket is served here").into_response();
         refused.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
         return Ok(refused);
