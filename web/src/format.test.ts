@@ -10,7 +10,7 @@ test("figures as people read them", () => {
   check(money, [null, "–"], [0, "$0.00"], [0.004, "<$0.01"], [1.239, "$1.24"]);
   check(bytes, [0, "0 B"], [1023, "1023 B"], [2048, "2.0 kB"], [5 * 1024 ** 2, "5.0 MB"]);
   check(thousands, [999, "999"], [1200, "1.2k"], [38_400, "38k"], [2_100_000, "2.1M"]);
-  check(quantity, [3.456, "3.46"], [48_211, "48k"]);
+  check(quantity, [0, "0"], [0.0001, "<0.01"], [3.456, "3.46"], [48_211, "48k"]);
   check((value: number) => unit(value, "sandboxes"), [0, "sandboxes"], [1, "sandbox"], [2, "sandboxes"]);
   check((value: number) => unit(value, "minutes"), [0.93, "minutes"], [1.001, "minute"]);
   check(duration, [12.4, "12 ms"], [4210, "4.2 s"], [65_000, "1 min 5 s"]);

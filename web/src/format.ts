@@ -22,6 +22,7 @@ export function thousands(count: number): string {
 
 /** A quantity with as many digits as help. */
 export function quantity(value: number): string {
+  if (value > 0 && value < 0.005) return "<0.01";
   return value >= 10_000 ? thousands(value) : String(Math.round(value * 100) / 100);
 }
 

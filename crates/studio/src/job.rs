@@ -157,7 +157,7 @@ pub struct Job {
     pub sandbox_id: Option<String>,
     /// The end of its sandbox, as far as it is known.
     pub sandbox_expires_at: Option<Timestamp>,
-    /// What the model has cost.
+    /// What the model and the sandboxes have cost; of a job that was just acted on, the model alone.
     pub cost_usd: f64,
     /// The newest desktop picture; none while it sleeps.
     pub screenshot: Option<ScreenshotId>,

@@ -112,6 +112,7 @@ pub(super) struct JobView {
     preview_url: Option<String>,
     sandbox_paused: bool,
     sandbox_id: Option<String>,
+    /// What the model and the sandboxes have cost.
     cost_usd: f64,
     /// Null while the preview sleeps.
     screenshot_url: Option<String>,
@@ -195,6 +196,7 @@ struct ProjectView {
     name: String,
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
+    /// Also of the builds that were deleted.
     cost_usd: f64,
 }
 
