@@ -5,7 +5,7 @@ import { join } from "node:path";
 import axe from "axe-core";
 import puppeteer from "puppeteer-core";
 
-const PATIENCE_MS = 60_000;
+export const PATIENCE_MS = 60_000;
 /** Colours change at once, so that a picture shows none on its way. */
 const STILL = { name: "prefers-reduced-motion", value: "reduce" };
 const WIDE = { width: 1360, height: 860 };

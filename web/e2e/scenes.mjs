@@ -1,5 +1,6 @@
 // What a person does with the dashboard, scene by scene. Texts are compared with the words of the product, not with its code.
 import assert from "node:assert/strict";
+import { PATIENCE_MS } from "./browser.mjs";
 import { Server } from "./server.mjs";
 
 const GOAL = "A page that shows the time";
@@ -247,11 +248,13 @@ async function differenceToSnapshot({ view }) {
 
 /** The page's style sheet is as the file is: nothing older, or newer, that the browser has kept. */
 async function clockIs(view, size) {
-  const handle = await view.see("iframe");
-  const frame = await handle.asElement().contentFrame();
-  await frame.waitForFunction(
-    (wanted) => getComputedStyle(document.getElementById("clock")).fontSize === wanted, { timeout: 20_000 }, size,
-  );
+  // Looked for anew each time: a frame that is being loaded has no clock, and one that was replaced is no more.
+  const look = () => view.inFrame(() => getComputedStyle(document.getElementById("clock")).fontSize).catch(() => null);
+  const deadline = Date.now() + PATIENCE_MS;
+  for (let shown = await look(); shown !== size; shown = await look()) {
+    assert.ok(Date.now() < deadline, `the clock has ${shown} instead of ${size}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
 }
 
 async function picturesAndUsage({ view }) {
