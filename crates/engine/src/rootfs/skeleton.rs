@@ -68,9 +68,15 @@ pub(super) fn fingerprint(host: &Path, standing: Standing) -> Fingerprint {
     if !standing.is_root() {
         copies::describe(host, standing, &mut inputs);
     }
-    for text in
-        [texts::SUDOERS, texts::PROFILE, texts::BASHRC, texts::HOME_PROFILE, texts::HOME_BASHRC, texts::ENVIRONMENT]
-    {
+    for text in [
+        texts::SUDOERS,
+        texts::PROFILE,
+        texts::BASHRC,
+        texts::HOME_PROFILE,
+        texts::HOME_BASHRC,
+        texts::ENVIRONMENT,
+        texts::NPM_PREFERENCE,
+    ] {
         inputs.add(text.as_bytes());
     }
     inputs.add(format!("{DIRECTORIES:?}{LINKS:?}{PACKAGE_STATE:?}").as_bytes());
@@ -85,6 +91,7 @@ pub(super) fn fingerprint(host: &Path, standing: Standing) -> Fingerprint {
         let target = fs::read_link(host.join(name)).unwrap_or_default();
         inputs.add(target.as_os_str().as_encoded_bytes());
     }
+    etc::describe_entry(&host.join(NODE_FILES), &mut inputs);
     for program in [PYTHON, POLICY_RC_D] {
         inputs.add(&[u8::from(host.join(program).symlink_metadata().is_ok())]);
     }
@@ -96,6 +103,8 @@ pub(super) fn fingerprint(host: &Path, standing: Standing) -> Fingerprint {
 
 const PYTHON: &str = "usr/bin/python";
 const POLICY_RC_D: &str = "usr/sbin/policy-rc.d";
+/// What the package of Node brought, as dpkg lists it.
+const NODE_FILES: &str = "var/lib/dpkg/info/nodejs.list";
 
 /// The files by which a distribution forbids `pip install` outside virtual environments, relative to the host's root. A
 /// sandbox's Python is its user's to change, so they are hidden.
@@ -108,6 +117,11 @@ fn python_markers(host: &Path) -> Vec<PathBuf> {
         .collect();
     markers.sort();
     markers
+}
+
+/// Whether the host's package of Node has npm in it, as those of Node's own makers do, and Debian's does not.
+fn brings_npm(host: &Path) -> bool {
+    fs::read_to_string(host.join(NODE_FILES)).is_ok_and(|files| files.lines().any(|file| file == "/usr/bin/npm"))
 }
 
 /// Builds two layers in `target`, which exists and is empty: `root`, and `usr` for above the host's `/usr`. Who is not root of the machine
@@ -140,6 +154,10 @@ pub(super) fn build(host: &Path, target: &Path, standing: Standing) -> io::Resul
         }
     }
     write_texts(&root)?;
+    if brings_npm(host) {
+        fs::create_dir_all(root.join("etc/apt/preferences.d"))?;
+        write(&root, "etc/apt/preferences.d/sandbar", texts::NPM_PREFERENCE, 0o644)?;
+    }
     build_usr(host, &target.join("usr"))?;
     if !standing.is_root() {
         copies::build(host, target, standing)?;

@@ -10,6 +10,14 @@ user ALL=(ALL:ALL) NOPASSWD: ALL
 @includedir /etc/sudoers.d
 ";
 
+/// `apt-get install nodejs npm` works on Debian's Node and on that of its makers, whose package provides npm and excludes Debian's.
+pub(super) const NPM_PREFERENCE: &str = "\
+# The package nodejs has npm in it, and cannot be installed beside that of the distribution.
+Package: npm
+Pin: release *
+Pin-Priority: -1
+";
+
 /// Leaves PATH alone unless there is none: what a caller sets must reach its command.
 pub(super) const PROFILE: &str = "\
 # For login shells.
