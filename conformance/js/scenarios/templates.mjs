@@ -118,6 +118,24 @@ proves(['templates.failure'], 'templates.failure', async (t) => {
   await raises(t.sdk.SandboxError, t.Sandbox.create(nameOf(t)))
 }, { deadline: 120 })
 
+proves(['templates.dockerfile'], 'templates.dockerfile', async (t) => {
+  const { Template } = t.sdk
+  const [name, root] = [nameOf(t), await mkdtemp(path.join(tmpdir(), 'conformance-'))]
+  try {
+    await writeFile(path.join(root, 'page.txt'), 'from the context\n')
+    const dockerfile =
+      'FROM e2bdev/base:latest\nENV KIND=docker\nWORKDIR /srv/page\nCOPY page.txt ./\nRUN echo $KIND >> page.txt\nUSER user\n'
+    await Template.build(Template({ fileContextPath: root }).fromDockerfile(dockerfile), name)
+    const box = await t.create({ template: name })
+    equal(await text(box, 'pwd; whoami; cat page.txt; echo $KIND'), '/srv/page\nuser\nfrom the context\ndocker\ndocker\n', 'what the Dockerfile says')
+    await Template.build(Template().fromImage('e2bdev/base').runCmd('echo image > state'), `${name}-image`)
+    const image = await t.create({ template: `${name}-image` })
+    equal(await text(image, 'cat state'), 'image\n', 'our base, without a download')
+  } finally {
+    await rm(root, { recursive: true })
+  }
+}, { deadline: 180, quick: true })
+
 proves(['templates.tags', 'templates.background'], 'templates.tags', async (t) => {
   const { Template } = t.sdk
   const name = nameOf(t)

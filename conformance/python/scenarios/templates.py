@@ -153,9 +153,30 @@ async def scenario_failure(sdk):
     true("7" in str(error), f"the exit status is told: {error}")
     true(any("broken" in entry.message for entry in logs), "what the command said is told")
     await sdk.raises(e2b.SandboxException, sdk.Sandbox.create, name)
-    image = _builder(sdk)().from_image("debian:stable")
-    refused = await sdk.raises(Exception, _builder(sdk).build, image, name + "-image")
-    true("501" in str(refused) or "not implemented" in str(refused), f"an image says that it is not built: {refused}")
+    image = _builder(sdk)().from_image("127.0.0.1:1/none:1")
+    refused = await sdk.raises(e2b.BuildException, _builder(sdk).build, image, name + "-image")
+    true("cannot be pulled" in str(refused), f"an image that nobody has is named: {refused}")
+
+
+@proves("templates.dockerfile", quick=True, deadline=180)
+async def scenario_dockerfile(sdk):
+    """A Dockerfile as the SDK reads it, and E2B's own image by its name, at any tag."""
+    name = _name(sdk)
+    with tempfile.TemporaryDirectory() as context:
+        (Path(context) / "page.txt").write_text("from the context\n")
+        dockerfile = (
+            "FROM e2bdev/base:latest\nENV KIND=docker\nWORKDIR /srv/page\nCOPY page.txt ./\n"
+            "RUN echo $KIND >> page.txt && \\\n    chmod 644 page.txt\nUSER user\n"
+        )
+        template = _builder(sdk)(file_context_path=context).from_dockerfile(dockerfile)
+        await sdk.do(_builder(sdk).build, template, name)
+        box = await sdk.create(template=name)
+        equal(await _text(sdk, box, "pwd; whoami; cat page.txt; echo $KIND"),
+              "/srv/page\nuser\nfrom the context\ndocker\ndocker\n", "what the Dockerfile says")
+    image = _builder(sdk)().from_image("e2bdev/base").run_cmd("echo image > state")
+    await sdk.do(_builder(sdk).build, image, name + "-image")
+    box = await sdk.create(template=name + "-image")
+    equal(await _text(sdk, box, "cat state; python3 -c 'print(1)'"), "image\n1\n", "our base, without a download")
 
 
 @proves("templates.tags", "templates.background", deadline=120)

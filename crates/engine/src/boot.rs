@@ -36,11 +36,11 @@ use crate::{Boot, EngineConfig, Instance, Limits, Mount, net, rootfs::Template};
 /// A boot takes milliseconds; on a machine that is overloaded by hundreds of them, seconds.
 const BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// For the work directories of overlays and the files that name the sandbox.
-const ROOM_TO_MOUNT: u64 = 16 << 20;
+pub(crate) const ROOM_TO_MOUNT: u64 = 16 << 20;
 /// In a volume: how it was last booted.
 const RECORD: &str = "boot.json";
 /// In a volume: what the sandbox wrote.
-const WRITABLE: &str = "up";
+pub(crate) const WRITABLE: &str = "up";
 
 /// What all boots share.
 #[derive(Debug)]

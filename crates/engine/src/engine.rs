@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::error::EngineError;
 use crate::machine::{Inner, Machine, remove_socket};
 use crate::net::{EgressConfig, Policy};
 use crate::pool::Pool;
+use crate::root;
 use crate::rootfs::{BaseTemplate, Template};
 use crate::rootless::{Identity, note_ids};
 use crate::standing::{Standing, differences};
@@ -34,6 +36,8 @@ pub struct Engine(Arc<Shared>);
 struct Shared {
     workshop: Workshop,
     base: BaseTemplate,
+    /// An empty directory.
+    nothing: PathBuf,
     egress: Arc<EgressConfig>,
     /// Watches the host's free space as long as the engine lives.
     guard: OnceLock<AbortHandle>,
@@ -73,11 +77,13 @@ impl Engine {
             note_ids(&data, standing).map_err(EngineError::io("write to the data directory"))?;
             let groups = delegation::groups(standing, identity, &config.runtime)?;
             let layers = data.join(LAYERS);
+            let nothing = layers.join("nothing");
             let base = BaseTemplate::open(layers, standing).map_err(EngineError::io("open the layers"))?;
+            fs::create_dir_all(&nothing).map_err(EngineError::io("make an empty layer"))?;
             let workshop = Workshop::open(&config, pool, groups, standing, identity)?;
             workshop.launchers.refill();
             let egress = Arc::new(config.egress);
-            Ok(Self(Arc::new(Shared { workshop, base, egress, guard: OnceLock::new() })))
+            Ok(Self(Arc::new(Shared { workshop, base, nothing, egress, guard: OnceLock::new() })))
         })
         .await
     }
@@ -94,6 +100,28 @@ impl Engine {
             shared.base.get(in_use).map_err(EngineError::io("build the base template"))
         })
         .await
+    }
+
+    /// What the sandbox `name` boots from: a root of its own if its files are one, else the base.
+    pub async fn template_of(&self, name: &str) -> Result<Template, EngineError> {
+        check_name(name)?;
+        if root::is_own(&self.0.workshop.pool.path_of(name)) {
+            return Ok(root::template(self.0.nothing.clone()));
+        }
+        self.base_template().await
+    }
+
+    /// Makes files `name` with a root of their own, of at most `limit_bytes`, which `fill` fills: nothing of the base is in it. Gives what
+    /// such a root lacks that sandboxes should have. When `fill` fails nothing is left; a crash leaves what the next sweep removes.
+    pub async fn make_root<E: Send + 'static>(
+        &self,
+        name: &str,
+        limit_bytes: u64,
+        fill: impl FnOnce(&Path) -> Result<(), E> + Send + 'static,
+    ) -> Result<Result<Vec<String>, E>, EngineError> {
+        check_name(name)?;
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || shared.workshop.make_root(&name, limit_bytes, fill)).await
     }
 
     /// Starts a sandbox and returns once its process 1 is the guest. Its files are those of the last boot under that name.

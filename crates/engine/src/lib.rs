@@ -21,6 +21,7 @@ pub mod net;
 pub mod pool;
 pub mod probe;
 mod processes;
+mod root;
 pub mod rootfs;
 mod rootless;
 mod sealed_file;

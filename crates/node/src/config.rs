@@ -1,5 +1,6 @@
 //! What a sandbox gets and how many there may be.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -29,6 +30,10 @@ pub struct SandboxesConfig {
     pub max_sandboxes: usize,
     /// Longest lease one call may ask for, in seconds.
     pub max_timeout_seconds: u64,
+    /// Most MiB that an image takes when it is unpacked.
+    pub max_image_mb: u32,
+    /// Where images are pulled from instead of their own registry: `"docker.io" = "http://mirror.lan:5000"`.
+    pub registry_mirrors: BTreeMap<String, String>,
 }
 
 impl Default for SandboxesConfig {
@@ -44,6 +49,8 @@ impl Default for SandboxesConfig {
             max_disk_mb: 256 * 1024,
             max_sandboxes: 1000,
             max_timeout_seconds: 30 * 24 * 60 * 60,
+            max_image_mb: 32 * 1024,
+            registry_mirrors: BTreeMap::new(),
         }
     }
 }

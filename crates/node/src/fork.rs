@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::create::make;
 use crate::error::SandboxError;
+use crate::faults::Point;
 use crate::id::{FilesId, SandboxId, Token};
 use crate::node::Node;
 use crate::owner::Command;
@@ -38,6 +39,7 @@ impl Node {
             let to = FilesId::from(first);
             sync_if_running(&world, &id).await;
             let source = world.ask(&id, |reply| Command::CopyFiles { to, purpose: "a fork", reply }).await?;
+            world.faults.pass(Point::ForkCopied);
             Ok(make_all(&world, &tasks, &source, children, timeout).await)
         })
         .await
@@ -60,11 +62,13 @@ async fn make_all(
         };
         prepared.push((id.clone(), copied));
     }
+    world.faults.pass(Point::ForkPrepared);
     let boots = prepared.into_iter().map(|(id, copied)| async move {
         copied?;
         let record = child(world, source, id, timeout);
         let files = FilesId::from(&record.id);
         let made = make(world, tasks, record, Beginning::InPlace, None).await;
+        world.faults.pass(Point::ForkMade);
         if made.is_err() {
             // Where there was no room, nothing has removed them yet. What fails here is swept at the next start.
             let _ = world.engine.remove_files(&files).await;

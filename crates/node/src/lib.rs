@@ -13,6 +13,7 @@ mod create;
 mod egress;
 mod egress_log;
 mod error;
+mod faults;
 mod fork;
 mod guest_call;
 mod guest_files;
@@ -39,7 +40,8 @@ mod volume;
 mod world;
 
 pub use build::{
-    BuildError, BuildLine, BuildLog, BuildRequest, Layer, MOST_UPLOAD_BYTES, PlanError, Step, UploadError,
+    ArchiveFormat, BuildError, BuildLine, BuildLog, BuildRequest, Layer, MOST_UPLOAD_BYTES, Origin, PlanError,
+    StageRequest, Step, UploadError,
 };
 pub use clock::{Clock, RuntimeClock, SystemClock};
 pub use config::SandboxesConfig;
@@ -47,7 +49,9 @@ pub use egress::{
     EVERYTHING, Egress, InvalidEgress, Lists as EgressLists, ProxyLists as EgressProxy, ProxyTlsLists as EgressProxyTls,
 };
 pub use error::{CreateError, OpenError, SandboxError};
+pub use faults::Point;
 pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
+pub use images::Credentials;
 pub use ingress::Ingress;
 pub use local::LocalEngine;
 pub use node::{Closing, Gate, Node, Seen};

@@ -11,7 +11,7 @@ use engine::volume::VolumeDirectory;
 use tokio::net::TcpStream;
 
 use crate::id::{FilesId, SandboxId};
-use crate::ports::{Boot, Engine, EngineError, Instance, Machine, Usage};
+use crate::ports::{Boot, Engine, EngineError, Fill, Instance, Machine, RootError, Usage};
 use crate::volume::VolumeMount;
 
 /// Boots sandboxes with the kernel of this machine.
@@ -40,7 +40,7 @@ fn names<T: ToString>(ids: &HashSet<T>) -> HashSet<String> {
 impl Engine for LocalEngine {
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
         let Boot { id, resources, egress, mut volumes, boot_id, mut guest } = boot;
-        let template = self.engine.base_template().await.map_err(failed("cannot prepare the base template"))?;
+        let template = self.engine.template_of(id.as_str()).await.map_err(failed("cannot prepare the template"))?;
         for (name, value) in &template.env {
             guest.env_vars.entry(name.clone()).or_insert_with(|| value.clone());
         }
@@ -90,6 +90,11 @@ impl Engine for LocalEngine {
 
     async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError> {
         self.engine.copy_files(from.as_str(), to.as_str()).await.map_err(failed("cannot copy files"))
+    }
+
+    async fn make_root(&self, files: &FilesId, limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError> {
+        let made = self.engine.make_root(files.as_str(), limit_bytes, fill).await;
+        Ok(made.map_err(failed("cannot make a root"))??)
     }
 
     fn shortcomings(&self) -> Vec<&'static str> {

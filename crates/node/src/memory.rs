@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use crate::build::Layer;
 use crate::id::{FilesId, SandboxId};
 use crate::ports::{
-    Boot, Engine, EngineError, Instance, Machine, Records, RecordsError, SecretRecords, TemplateRecords, Usage,
-    VolumeRecords,
+    Boot, Engine, EngineError, Fill, Instance, Machine, Records, RecordsError, RootError, SecretRecords,
+    TemplateRecords, Usage, VolumeRecords,
 };
 use crate::sandbox::{Created, Record, Repeatable};
 use crate::secret::Secret;
@@ -205,6 +205,14 @@ impl Engine for MemoryEngine {
 
     async fn egress_certificate(&self) -> Result<String, EngineError> {
         Ok("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned())
+    }
+
+    async fn make_root(&self, files: &FilesId, _limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError> {
+        let root = self.directory.join(files.as_str());
+        std::fs::create_dir(&root).map_err(|error| EngineError::failed("cannot make a root", error))?;
+        fill(&root)?;
+        lock(&self.inner).files.insert(files.clone());
+        Ok(Vec::new())
     }
 
     async fn open_volume(&self, files: &FilesId, _limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {

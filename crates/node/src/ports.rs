@@ -12,6 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
 use engine::volume::VolumeDirectory;
+use images::ImageError;
 use jiff::Timestamp;
 use protocol::guest::GuestConfig;
 use tokio::net::TcpStream;
@@ -73,6 +74,18 @@ impl EngineError {
     }
 }
 
+/// Fills a directory with the files of a root. It may block.
+pub type Fill = Box<dyn FnOnce(&Path) -> Result<(), ImageError> + Send>;
+
+/// Why there is no root.
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
 /// Makes machines and keeps their files.
 #[async_trait]
 pub trait Engine: Send + Sync {
@@ -92,6 +105,9 @@ pub trait Engine: Send + Sync {
     /// Gives `to`, which has no files, a copy of those of `from`, which nobody may be writing to. A crash leaves either no
     /// copy or one that the next sweep removes.
     async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError>;
+    /// Makes `files` with a root of their own, which `fill` fills; says what that root lacks. When it fails nothing is left; a crash leaves
+    /// what the next sweep removes.
+    async fn make_root(&self, files: &FilesId, limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError>;
     /// Writes out what machines have changed, so that a copy made soon after takes no time.
     async fn sync_files(&self) -> Result<(), EngineError>;
     /// What sandboxes must trust so that rules can set headers of their TLS requests: a certificate as PEM.

@@ -9,6 +9,7 @@ use tracing::warn;
 use uuid::Uuid;
 
 use crate::error::SandboxError;
+use crate::faults::Point;
 use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::State;
 use crate::list::Cursor;
@@ -77,6 +78,7 @@ impl Node {
             sync_if_running(&world, &id).await;
             let to = files.clone();
             let source = world.ask(&id, |reply| Command::CopyFiles { to, purpose: "a snapshot", reply }).await?;
+            world.faults.pass(Point::SnapshotCopied);
             let kept = keep(&world, &source, name.as_ref(), files.clone()).await;
             if kept.is_err() {
                 world.remove_unused(&[files]).await;
@@ -134,6 +136,7 @@ async fn keep(
         template.finish(id, BuildFiles::Kept(files), defaults, now)
     });
     let (template, unused) = kept.await?;
+    world.faults.pass(Point::SnapshotRecorded);
     world.remove_unused(&unused?).await;
     Ok(shown(&template, &tag))
 }

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::config::SandboxesConfig;
 use crate::egress_log::EgressLog;
 use crate::error::SandboxError;
+use crate::faults::Faults;
 use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::State;
 use crate::log::Log;
@@ -37,6 +38,7 @@ pub(crate) struct World {
     pub builds: Builds,
     pub volumes: Volumes,
     pub secrets: Arc<Secrets>,
+    pub faults: Faults,
     /// Cancelled when the server stops: owners leave their sandboxes to their leases.
     pub stop: CancellationToken,
     registry: RwLock<HashMap<SandboxId, Handle>>,
@@ -117,6 +119,7 @@ impl World {
             builds,
             volumes,
             secrets,
+            faults: Faults::new(uploads.parent().unwrap_or(uploads)),
             stop: CancellationToken::new(),
             registry: RwLock::default(),
         }

@@ -17,6 +17,7 @@ mod runtime;
 mod sandbox;
 mod screenshots;
 mod studio;
+mod template;
 mod tool;
 mod tools;
 mod trust;
@@ -41,6 +42,7 @@ Examples:
   sandbar doctor            what this machine offers, and how to get what is missing
   sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs
   sandbar sandbox create    a sandbox of that server, or of any E2B service
+  sandbar template build .  a template from a Dockerfile
   sandbar workspace create  files that outlive any sandbox, here or with a provider
   sandbar run --goal …      let a model work towards a goal in a workspace
   sandbar mcp               the tools of a coding agent, for any MCP client
@@ -66,6 +68,7 @@ enum Command {
     Doctor(doctor::Doctor),
     #[command(visible_alias = "sbx")]
     Sandbox(Box<sandbox::Sandbox>),
+    Template(Box<template::Template>),
     Mcp(Box<mcp::Mcp>),
     Tool(Box<tool::Tool>),
     Tools(tools::Tools),
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Down(down) => down.run().map(|()| ExitCode::SUCCESS),
         Command::Doctor(doctor) => Ok(doctor.run()),
         Command::Sandbox(sandbox) => sandbox.run(),
+        Command::Template(template) => template.run(),
         Command::Mcp(mcp) => mcp.run().map(|()| ExitCode::SUCCESS),
         Command::Tool(tool) => tool.run(),
         Command::Tools(tools) => tools.run().map(|()| ExitCode::SUCCESS),

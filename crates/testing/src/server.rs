@@ -110,6 +110,12 @@ impl Running {
     pub fn end_by(&mut self, signal: &str) {
         self.process.end_by(signal, Duration::from_secs(30));
     }
+
+    /// Waits for the server to end by itself.
+    #[track_caller]
+    pub fn wait(&mut self, within: Duration) {
+        self.process.wait(within);
+    }
 }
 
 /// Reads to the end, so that the server never waits for its reader.

@@ -46,11 +46,18 @@ impl Tied {
     /// Sends the signal and waits until the process has ended.
     #[track_caller]
     pub fn end_by(&mut self, name: &str, within: Duration) {
-        let Some(owner) = self.owner.take() else { return };
-        if !owner.is_finished() {
+        if self.owner.as_ref().is_some_and(|owner| !owner.is_finished()) {
             signal(self.pid, name);
         }
+        self.wait(within);
+    }
+
+    /// Waits until the process has ended by itself.
+    #[track_caller]
+    pub fn wait(&mut self, within: Duration) {
+        let Some(owner) = &self.owner else { return };
         eventually("the program ends", within, || owner.is_finished().then_some(()));
+        self.owner = None;
     }
 }
 

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use http::{Request, StatusCode, header};
 use http_body_util::BodyDataStream;
-use node::template::{BuildFailure, Resolved, Size};
-use node::{BuildLine, BuildRequest, Step};
+use node::template::{BuildFailure, Size};
+use node::{ArchiveFormat, BuildLine, BuildRequest, Credentials, Origin, StageRequest, Step};
 use protocol::rest::template::{
-    BuildLogEntry, BuildLogPage, BuildProgress, BuildStart, FileUpload, NewBuild, RequestedBuild,
+    ArchiveOrigin, BuildLogEntry, BuildLogPage, BuildProgress, BuildStage, BuildStart, FileUpload, NewBuild,
+    RequestedBuild, StagedBuildStart,
 };
+use serde_json::Value;
 
 use super::failure::Failure;
 use super::{Answer, create, logs, payload, templates, view};
@@ -20,6 +22,8 @@ use crate::server::App;
 
 /// Images that are our base, at any tag.
 const BASE_IMAGES: [&str; 4] = ["e2b/base", "e2bdev/base", "sandbar/base", "base"];
+/// Stages of one build.
+const MOST_STAGES: usize = 100;
 const MOST_LOG_LINES: usize = 100;
 /// Of a failed build's log, repeated in its reason.
 const REASON_LINES: usize = 20;
@@ -79,43 +83,81 @@ pub(super) async fn upload(app: &App, template: &str, hash: &str, request: Reque
 
 /// `POST /v2/templates/{id}/builds/{buildID}`.
 pub(super) async fn start(app: &App, template: &str, build: &str, request: Request<Content>) -> Answer {
-    let BuildStart { from_image, from_template, from_image_registry: _, force, steps, start_cmd, ready_cmd } =
+    let BuildStart { from_image, from_template, from_image_registry, force, steps, start_cmd, ready_cmd } =
         payload::read_json(request).await?;
-    let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
-    let from = origin(app, given(from_image), given(from_template))?;
-    let step = |step: protocol::rest::template::Step| {
-        let protocol::rest::template::Step { kind, args, files_hash, force, from_stage: _, unpack: _ } = step;
-        Step { kind, args, files_hash: given(files_hash), force }
-    };
-    let request = BuildRequest {
-        from,
-        force,
-        steps: steps.into_iter().map(step).collect(),
-        start_command: given(start_cmd),
-        ready_command: given(ready_cmd),
-    };
+    let stage = BuildStage { from_image, from_template, from_image_registry, steps, ..BuildStage::default() };
+    let start = StagedBuildStart { stages: vec![stage], force, start_cmd, ready_cmd };
+    begin(app, template, build, start).await
+}
+
+/// `POST /sandbar/templates/{id}/builds/{buildID}`: what E2B's own call cannot carry.
+pub(super) async fn start_staged(app: &App, template: &str, build: &str, request: Request<Content>) -> Answer {
+    let start: StagedBuildStart = payload::read_json(request).await?;
+    if !(1..=MOST_STAGES).contains(&start.stages.len()) {
+        return Err(Failure::bad_request(format!("stages: between 1 and {MOST_STAGES} are needed")));
+    }
+    begin(app, template, build, start).await
+}
+
+async fn begin(app: &App, template: &str, build: &str, start: StagedBuildStart) -> Answer {
+    let StagedBuildStart { stages, force, start_cmd, ready_cmd } = start;
+    let stages = stages.into_iter().map(|stage| self::stage(app, stage)).collect::<Result<_, _>>()?;
+    let request = BuildRequest { stages, force, start_command: given(start_cmd), ready_command: given(ready_cmd) };
     app.node.start_build(template, build, request).await?;
     Ok(body::empty(StatusCode::ACCEPTED))
 }
 
-fn origin(app: &App, image: Option<String>, template: Option<String>) -> Result<Resolved, Failure> {
-    match (image, template) {
-        (Some(_), Some(_)) => Err(Failure::bad_request("fromImage and fromTemplate cannot go together")),
-        (None, Some(template)) => Ok(app.node.resolve_template(&template)?),
-        (None, None) => Ok(node::template::base()),
-        (Some(image), None) => {
-            let name = image.trim().to_lowercase();
-            let name = name.strip_prefix("docker.io/").unwrap_or(&name);
-            let name = name.split(['@', ':']).next().unwrap_or_default();
-            if BASE_IMAGES.contains(&name) {
-                return Ok(node::template::base());
-            }
+fn given(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.trim().is_empty())
+}
+
+fn stage(app: &App, stage: BuildStage) -> Result<StageRequest, Failure> {
+    let BuildStage { from_image, from_template, from_stage, from_archive, from_image_registry, steps } = stage;
+    let step = |step: protocol::rest::template::Step| {
+        let protocol::rest::template::Step { kind, args, files_hash, force, from_stage, unpack } = step;
+        Step { kind, args, files_hash: given(files_hash), force, from_stage, unpack }
+    };
+    let (image, template) = (given(from_image), given(from_template));
+    let origin = match (image, template, from_stage, from_archive) {
+        (None, None, None, None) => Origin::Template(node::template::base()),
+        (Some(image), None, None, None) if is_base(&image) => Origin::Template(node::template::base()),
+        (Some(name), None, None, None) => {
+            Origin::Image { name, credentials: from_image_registry.as_ref().map(credentials).transpose()? }
+        }
+        (None, Some(template), None, None) => Origin::Template(app.node.resolve_template(&template)?),
+        (None, None, Some(stage), None) => Origin::Stage(stage),
+        (None, None, None, Some(ArchiveOrigin { files_hash: hash, format })) => {
+            let format = match format {
+                protocol::rest::template::ArchiveFormat::Image => ArchiveFormat::Image,
+                protocol::rest::template::ArchiveFormat::Files => ArchiveFormat::Files,
+            };
+            Origin::Archive { hash, format }
+        }
+        _ => return Err(Failure::bad_request("fromImage and fromTemplate cannot go together")),
+    };
+    Ok(StageRequest { origin, steps: steps.into_iter().map(step).collect() })
+}
+
+/// Whether an image is our own base, whatever its tag.
+fn is_base(image: &str) -> bool {
+    let name = image.trim().to_lowercase();
+    let name = name.strip_prefix("docker.io/").unwrap_or(&name);
+    BASE_IMAGES.contains(&name.split(['@', ':']).next().unwrap_or_default())
+}
+
+/// How a registry is opened. Those of clouds hand out passwords of their own, by calls that this server does not make.
+fn credentials(registry: &Value) -> Result<Credentials, Failure> {
+    let text = |name: &str| registry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    match text("type").as_str() {
+        "registry" => Ok(Credentials { username: text("username"), password: text("password") }),
+        kind @ ("aws" | "gcp") => {
             let message = format!(
-                "images are not implemented by this server yet: '{image}' cannot be pulled. It builds on e2b/base, which is \
-                 its own base, and on templates"
+                "fromImageRegistry: type '{kind}' is not implemented by this server; give a name and a password (type 'registry'), \
+                 such as the cloud's own tool prints"
             );
             Err(Failure::new(StatusCode::NOT_IMPLEMENTED, message))
         }
+        other => Err(Failure::bad_request(format!("fromImageRegistry: there is no type '{other}'"))),
     }
 }
 

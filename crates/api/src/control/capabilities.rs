@@ -29,8 +29,15 @@ pub(super) fn list(app: &App) -> Response<Body> {
     let replacing = json!({ "conditions": ["sha256", "absent"] });
     // E2B's is SOCKS5 only; an address with a scheme in front says which one is meant.
     let proxies = json!({ "schemes": ["socks5", "http", "https"] });
-    let capabilities =
-        [("createResources", resources), ("egressProxy", proxies), ("limits", limits), ("replaceFiles", replacing)];
+    // `POST /sandbar/templates/{id}/builds/{buildID}`.
+    let builds = json!({ "origins": ["image", "template", "stage", "archive"] });
+    let capabilities = [
+        ("createResources", resources),
+        ("egressProxy", proxies),
+        ("limits", limits),
+        ("replaceFiles", replacing),
+        ("stagedBuilds", builds),
+    ];
     let capabilities = BTreeMap::from(capabilities.map(|(name, value)| (name.to_owned(), value)));
     let answer =
         Capabilities { server: "sandbar".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), capabilities };

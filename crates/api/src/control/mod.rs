@@ -121,6 +121,9 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
         (GET, ["volumes", volume]) => volumes::get(app, &query::decode(volume)),
         (&Method::DELETE, ["volumes", volume]) => volumes::delete(app, &query::decode(volume)).await,
         (GET, ["sandbar", "capabilities"]) => Ok(capabilities::list(app)),
+        (POST, ["sandbar", "templates", template, "builds", build]) => {
+            builds::start_staged(app, &query::decode(template), build, request).await
+        }
         (POST, ["v3", "templates"]) => builds::request(app, request).await,
         (_, ["templates", ..] | ["v2", "templates", ..]) => route_templates(app, segments, request).await,
         _ => unserved::answer(&method, segments),

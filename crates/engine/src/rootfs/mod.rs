@@ -15,6 +15,7 @@ mod accounts;
 mod base;
 mod copies;
 mod etc;
+mod furnish;
 mod skeleton;
 mod texts;
 
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use base::BaseTemplate;
+pub(crate) use furnish::furnish;
 
 /// What a sandbox boots from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,9 +6,11 @@
 mod layers;
 mod log;
 mod machine;
+mod origin;
 mod plan;
 mod runner;
 mod scripts;
+mod steps;
 mod uploads;
 
 use std::collections::{HashMap, VecDeque};
@@ -22,18 +24,19 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use crate::error::SandboxError;
+use crate::faults::Point;
 use crate::log::LogLevel;
 use crate::node::Node;
 use crate::ports::{Records, RecordsError};
 use crate::sandbox::Resources;
 use crate::template::{
-    Build, BuildFiles, BuildStatus, ChangeError, Defaults, Reference, Resolved, Size, TemplateError, TemplateRecord,
-    base_alias,
+    Build, BuildFiles, BuildStatus, ChangeError, Defaults, Reference, Size, TemplateError, TemplateRecord, base_alias,
 };
 use crate::world::World;
 
 pub use layers::Layer;
 pub use log::{BuildLine, BuildLog};
+pub use origin::{ArchiveFormat, Origin};
 pub use plan::{PlanError, Step};
 pub use uploads::{MOST_BYTES as MOST_UPLOAD_BYTES, UploadError};
 
@@ -49,6 +52,8 @@ const MOST_LOGS: usize = 200;
 /// What builds share.
 pub(crate) struct Builds {
     pub(crate) layers: Layers,
+    /// One image is pulled at a time: two builds that want the same one share it.
+    pulling: tokio::sync::Mutex<()>,
     pub(crate) uploads: Uploads,
     turns: Semaphore,
     logs: Mutex<Logs>,
@@ -65,6 +70,7 @@ impl Builds {
     pub(crate) fn new(records: Arc<dyn Records>, uploads: &Path) -> Self {
         Self {
             layers: Layers::new(records),
+            pulling: tokio::sync::Mutex::default(),
             uploads: Uploads::new(uploads),
             turns: Semaphore::new(AT_ONCE),
             logs: Mutex::default(),
@@ -88,15 +94,21 @@ impl Builds {
     }
 }
 
-/// What a build is to start with.
+/// What a build is to do. The last stage becomes the template.
 #[derive(Debug, Clone)]
 pub struct BuildRequest {
-    pub from: Resolved,
+    pub stages: Vec<StageRequest>,
     /// Do everything anew.
     pub force: bool,
-    pub steps: Vec<Step>,
     pub start_command: Option<String>,
     pub ready_command: Option<String>,
+}
+
+/// One stage of a build.
+#[derive(Debug, Clone)]
+pub struct StageRequest {
+    pub origin: Origin,
+    pub steps: Vec<Step>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -211,19 +223,10 @@ impl Node {
     /// Starts a build that waits. What cannot be done whatever the files are is refused before anything runs.
     pub async fn start_build(&self, template: &str, build: &str, request: BuildRequest) -> Result<(), BuildError> {
         let (template, build, log) = self.build(template, build)?;
-        let BuildRequest { from, force, steps, start_command, ready_command } = request;
-        let origin = Defaults { start_command: None, ready_command: None, ..from.defaults.clone() };
-        let (steps, settings) = plan::plan(&from.build.to_string(), &origin, &steps, force)?;
-        let own = start_command.is_some() || ready_command.is_some();
-        let settings = Defaults {
-            // A template on top of another starts what that one starts, unless it says otherwise.
-            start_command: if own { start_command } else { from.defaults.start_command },
-            ready_command: if own { ready_command } else { from.defaults.ready_command },
-            ..settings
-        };
+        check(&request)?;
         let Size { cpu_count, memory_mb, disk_mb } = build.size;
         let resources = Resources { cpu_count, memory_mb, disk_mb, pids: self.world.config.pids };
-        let job = Job { template: template.id.clone(), origin: from.files, steps, settings, resources, log };
+        let job = Job { template: template.id.clone(), request, resources, log };
         let id = build.id;
         if self.tasks.is_closed() {
             return Err(SandboxError::Stopping.into());
@@ -241,6 +244,23 @@ impl Node {
     }
 }
 
+/// Refuses steps that cannot be done whatever the files are. What stages begin with may say more about settings; it is not known yet.
+fn check(request: &BuildRequest) -> Result<(), PlanError> {
+    let (mut first, mut earlier) = (1, Vec::new());
+    for StageRequest { origin, steps } in &request.stages {
+        if let Origin::Stage(stage) = origin
+            && *stage >= earlier.len()
+        {
+            return Err(PlanError { step: first, message: format!("there is no stage {stage} before this one") });
+        }
+        let ground = plan::Ground { key: "", settings: &Defaults::default(), first, earlier: &earlier };
+        let planned = plan::plan(&ground, steps, request.force)?;
+        first += steps.len();
+        earlier.push(planned.key);
+    }
+    Ok(())
+}
+
 /// Does a build and records how it ended.
 async fn carry_out(world: &Arc<World>, job: &Job, build: Uuid) {
     let Ok(_turn) = world.builds.turns.acquire().await else { return };
@@ -248,9 +268,9 @@ async fn carry_out(world: &Arc<World>, job: &Job, build: Uuid) {
     let now = world.clock.now();
     let finish = |step| Reporter { world, log: &job.log, step };
     let recorded = match outcome {
-        Ok(files) => {
+        Ok((files, settings)) => {
             finish(None).write(LogLevel::Info, "build finished");
-            let (kept, settings) = (files.clone(), job.settings.clone());
+            let kept = files.clone();
             let change =
                 |template: &mut TemplateRecord| Ok::<_, ChangeError>(template.finish(build, kept, settings, now)?);
             let recorded = world.templates.change(&job.template, change).await;
@@ -270,6 +290,7 @@ async fn carry_out(world: &Arc<World>, job: &Job, build: Uuid) {
             world.templates.change(&job.template, change).await
         }
     };
+    world.faults.pass(Point::BuildRecorded);
     match recorded {
         Ok(unused) => {
             world.remove_unused(&unused).await;

@@ -22,6 +22,10 @@ pub struct Step {
     pub files_hash: Option<String>,
     /// Run it, and what follows, even if the same was built before.
     pub force: bool,
+    /// A COPY takes its source from this stage, and not from an archive.
+    pub from_stage: Option<usize>,
+    /// A COPY unpacks a source that is a tar archive.
+    pub unpack: bool,
 }
 
 /// Arguments may hold secrets.
@@ -51,12 +55,22 @@ pub(super) enum Act {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Copy {
-    pub(super) files_hash: String,
+    pub(super) from: CopyFrom,
     pub(super) source: String,
     pub(super) target: String,
     /// `name` or `name:group`.
     pub(super) owner: String,
     pub(super) mode: Option<String>,
+    pub(super) unpack: bool,
+}
+
+/// Where the files of a copy are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CopyFrom {
+    /// In the archive with this hash.
+    Upload(String),
+    /// In an earlier stage, below its root, under what this pattern matches.
+    Stage { stage: usize, pattern: String },
 }
 
 /// A step ready to be done.
@@ -82,32 +96,55 @@ pub struct PlanError {
     pub message: String,
 }
 
-/// Plans `steps` on top of what `origin` names, with its settings; also gives the settings after the last.
-pub(super) fn plan(
-    origin: &str,
-    settings: &Defaults,
-    steps: &[Step],
-    force: bool,
-) -> Result<(Vec<Planned>, Defaults), PlanError> {
-    if steps.len() > MOST_STEPS {
+/// What a stage is planned on.
+pub(super) struct Ground<'a> {
+    /// Names the state of the files it begins with.
+    pub(super) key: &'a str,
+    pub(super) settings: &'a Defaults,
+    /// The number of its first step: they are counted across all stages.
+    pub(super) first: usize,
+    /// Names the states that earlier stages end with.
+    pub(super) earlier: &'a [String],
+}
+
+/// The steps of a stage; the settings and the name of the state after the last.
+pub(super) struct PlannedStage {
+    pub(super) steps: Vec<Planned>,
+    pub(super) settings: Defaults,
+    pub(super) key: String,
+}
+
+/// Plans `steps` on top of something.
+pub(super) fn plan(ground: &Ground<'_>, steps: &[Step], force: bool) -> Result<PlannedStage, PlanError> {
+    if ground.first + steps.len() > MOST_STEPS + 1 {
         return Err(PlanError { step: MOST_STEPS, message: format!("more than {MOST_STEPS} steps") });
     }
-    let (mut settings, mut key, mut may_be_cached) = (settings.clone(), origin.to_owned(), !force);
+    let (mut settings, mut key, mut may_be_cached) = (ground.settings.clone(), ground.key.to_owned(), !force);
     let mut planned = Vec::new();
-    for (number, step) in (1..).zip(steps) {
-        key = next_key(&key, step);
+    for (number, step) in (ground.first..).zip(steps) {
+        let wrong = |message| PlanError { step: number, message };
+        let source = match step.from_stage.map(|stage| ground.earlier.get(stage).ok_or(stage)).transpose() {
+            Ok(source) => source.map_or("", String::as_str),
+            Err(stage) => return Err(wrong(format!("there is no stage {stage} before this one"))),
+        };
+        key = next_key(&key, step, source);
         may_be_cached &= !step.force;
         let before = settings.clone();
-        let act = understand(step, &mut settings).map_err(|message| PlanError { step: number, message })?;
+        let act = understand(step, &mut settings).map_err(wrong)?;
         let title = format!("{} {}", step.kind.to_uppercase(), step.args.join(" ")).trim().to_owned();
         planned.push(Planned { number, title, act, key: key.clone(), may_be_cached, settings: before });
     }
-    Ok((planned, settings))
+    Ok(PlannedStage { steps: planned, settings, key })
 }
 
-fn next_key(before: &str, step: &Step) -> String {
+/// `source` names the state of another stage that the step takes something from.
+fn next_key(before: &str, step: &Step, source: &str) -> String {
     let mut digest = Sha256::new();
-    let parts = [before, &step.kind, step.files_hash.as_deref().unwrap_or("")];
+    let mut parts = vec![before, &step.kind, step.files_hash.as_deref().unwrap_or("")];
+    // Only where it says something, so that the keys of plain steps stay what they were.
+    if !source.is_empty() || step.unpack {
+        parts.extend([source, if step.unpack { "unpack" } else { "" }]);
+    }
     for part in parts.into_iter().chain(step.args.iter().map(String::as_str)) {
         // With its length, so that no two lists of parts read the same.
         digest.update((part.len() as u64).to_be_bytes());
@@ -131,13 +168,22 @@ fn understand(step: &Step, settings: &mut Defaults) -> Result<Act, String> {
         }
         "COPY" => {
             let (source, target) = given(0).zip(given(1)).ok_or("COPY needs a source and a destination")?;
-            let files_hash = step.files_hash.clone().filter(|hash| is_hash(hash));
+            let checked = checked_source(source)?;
+            let from = match step.from_stage {
+                Some(_) if checked.is_empty() => return Err("the whole root of a stage cannot be copied".to_owned()),
+                Some(stage) => CopyFrom::Stage { stage, pattern: source.trim_start_matches('/').to_owned() },
+                None => {
+                    let hash = step.files_hash.clone().filter(|hash| is_hash(hash));
+                    CopyFrom::Upload(hash.ok_or("COPY needs the hash of its files")?)
+                }
+            };
             Ok(Act::Copy(Copy {
-                files_hash: files_hash.ok_or("COPY needs the hash of its files")?,
-                source: checked_source(source)?,
+                from,
+                source: checked,
                 target: absolute(target, settings, &user),
                 owner: given(2).map_or(Ok(user), checked_owner)?,
                 mode: given(3).map(checked_mode).transpose()?,
+                unpack: step.unpack,
             }))
         }
         "ENV" => {
@@ -281,11 +327,18 @@ mod tests {
 
     fn step(kind: &str, args: &[&str]) -> Step {
         let hash = (kind == "COPY").then(|| "0".repeat(64));
-        Step { kind: kind.into(), args: args.iter().map(|arg| (*arg).into()).collect(), files_hash: hash, force: false }
+        let args = args.iter().map(|arg| (*arg).into()).collect();
+        Step { kind: kind.into(), args, files_hash: hash, force: false, from_stage: None, unpack: false }
+    }
+
+    fn try_plan(steps: &[Step]) -> Result<PlannedStage, PlanError> {
+        let earlier = ["a stage".to_owned()];
+        plan(&Ground { key: "origin", settings: &Defaults::default(), first: 1, earlier: &earlier }, steps, false)
     }
 
     fn planned(steps: &[Step]) -> (Vec<Planned>, Defaults) {
-        plan("origin", &Defaults::default(), steps, false).expect("they can be done")
+        let stage = try_plan(steps).expect("they can be done");
+        (stage.steps, stage.settings)
     }
 
     #[test]
@@ -352,8 +405,10 @@ mod tests {
             step("ENV", &["A=B", "c"]),
             step("WORKDIR", &[""]),
             step("EXPOSE", &["80"]),
+            Step { from_stage: Some(1), ..step("COPY", &["/a", "/x"]) },
+            Step { from_stage: Some(0), ..step("COPY", &["/", "/x"]) },
         ] {
-            let refused = plan("origin", &Defaults::default(), &[step("RUN", &["true"]), bad.clone()], false);
+            let refused = try_plan(&[step("RUN", &["true"]), bad.clone()]);
             assert_eq!(refused.err().map(|error| error.step), Some(2), "{} {:?}", bad.kind, bad.args);
         }
     }

@@ -1,18 +1,16 @@
-//! Carries a build out: begins with the latest state the cache knows, does the steps that are left in a sandbox, and keeps
-//! the files after each.
+//! Carries a build out: finds out what its stages begin with, does those that are needed, keeps what the last one made.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::fs::File;
 use tokio::time::Instant;
 
-use super::layers::Layer;
 use super::log::{BuildLog, Splitter};
 use super::machine::{BuildMachine, LONGEST_LIFE};
-use super::plan::{Act, Copy, Planned};
-use super::{Builds, scripts};
+use super::origin::{self, Found, Source};
+use super::plan::{self, Act, CopyFrom, Ground, PlannedStage};
+use super::{BuildRequest, Origin};
+use crate::faults::Point;
 use crate::guest_process::{self, Output, Script};
 use crate::id::FilesId;
 use crate::log::LogLevel;
@@ -28,6 +26,7 @@ const READY_PATIENCE: Duration = Duration::from_secs(10 * 60);
 /// What a start command gets that nobody said how to wait for.
 const START_TIME: Duration = Duration::from_secs(20);
 const FINALIZE: &str = "finalize";
+const BASE: &str = "base";
 
 /// Why a build failed, and where.
 #[derive(Debug)]
@@ -41,7 +40,7 @@ impl Failed {
         Self { message: message.into(), step: None }
     }
 
-    fn at(self, step: &impl ToString) -> Self {
+    pub(super) fn at(self, step: &impl ToString) -> Self {
         Self { step: Some(self.step.unwrap_or_else(|| step.to_string())), ..self }
     }
 }
@@ -75,64 +74,127 @@ impl Reporter<'_> {
 /// A build with all that it needs.
 pub(super) struct Job {
     pub(super) template: String,
-    /// What the files begin as; nothing but the base when absent.
-    pub(super) origin: Option<FilesId>,
-    pub(super) steps: Vec<Planned>,
-    /// The settings after the last step.
-    pub(super) settings: Defaults,
+    pub(super) request: BuildRequest,
     pub(super) resources: Resources,
     pub(super) log: Arc<BuildLog>,
 }
 
+/// A stage, ready to be done.
+pub(super) struct Stage {
+    found: Found,
+    pub(super) planned: PlannedStage,
+}
+
+/// What must be taken down when a build ends, however it ends.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) machine: Option<BuildMachine>,
+    /// Ends of stages that others need.
+    files: Vec<FilesId>,
+}
+
 impl Job {
-    /// What the build made. Ends by itself within [`LONGEST_LIFE`]; when it fails or is dropped by `stop`, nothing is left but
-    /// what the cache keeps.
-    pub(super) async fn run(&self, world: &Arc<World>) -> Result<BuildFiles, Failed> {
-        let mut machine = None;
-        let work = self.work(world, &mut machine);
+    /// What the build made, with its settings. Ends by itself within [`LONGEST_LIFE`]; when it fails or is dropped by `stop`, nothing is
+    /// left but what the cache keeps.
+    pub(super) async fn run(&self, world: &Arc<World>) -> Result<(BuildFiles, Defaults), Failed> {
+        let mut held = Held::default();
+        let work = self.work(world, &mut held);
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(LONGEST_LIFE, work) => {
                 outcome.unwrap_or_else(|_| Err(Failed::new("the build took too long")))
             }
             () = world.stop.cancelled() => Err(Failed::new("the server was stopped during the build")),
         };
-        if let Some(machine) = machine {
+        if let Some(machine) = held.machine {
             machine.end().await;
         }
+        world.remove_unused(&held.files).await;
         outcome
     }
 
-    async fn work(&self, world: &Arc<World>, machine: &mut Option<BuildMachine>) -> Result<BuildFiles, Failed> {
-        let (current, done) = self.cached(world);
-        if let Some(step) = done.checked_sub(1).and_then(|index| self.steps.get(index)) {
-            world.builds.layers.touch(&step.key, world.clock.now()).await?;
-        }
-        for step in &self.steps {
-            let reporter = self.reporter(world, Some(step.number.to_string()));
-            let is_cached = step.number <= done;
-            let mark = if is_cached { "CACHED " } else { "" };
-            let title = step.title.lines().next().unwrap_or_default();
-            reporter.write(LogLevel::Info, &format!("{mark}[{}/{}] {title}", step.number, self.steps.len()));
-            if is_cached || step.act == Act::Nothing {
+    async fn work(&self, world: &Arc<World>, held: &mut Held) -> Result<(BuildFiles, Defaults), Failed> {
+        let stages = self.plan(world).await.map_err(|failed| failed.at(&BASE))?;
+        let last = stages.len().checked_sub(1).ok_or_else(|| Failed::new("there is no stage to build"))?;
+        let settings = self.settings(&stages[last].planned.settings);
+        let needed = needed(world, &stages);
+        let mut ends: Vec<Option<FilesId>> = Vec::new();
+        let mut current = None;
+        for (number, stage) in stages.into_iter().enumerate() {
+            if !needed[number] {
+                self.say_cached(world, &stage.planned);
+                ends.push(None);
                 continue;
             }
-            let done = self.step(world, machine, current.as_ref(), step, &reporter).await;
-            done.map_err(|failed| failed.at(&step.number))?;
+            let Stage { found, planned } = stage;
+            let (mut begins, done) = cached(world, &planned);
+            if done == 0 {
+                let reporter = self.reporter(world, Some(BASE.to_owned()));
+                let provided = origin::provide(world, &self.template, found, &ends, &reporter).await;
+                begins = provided.map_err(|failed| failed.at(&BASE))?;
+            } else if let Some(step) = planned.steps.get(done - 1) {
+                world.builds.layers.touch(&step.key, world.clock.now()).await?;
+            }
+            self.steps(world, held, (begins.as_ref(), done), &planned.steps, &ends).await?;
+            if number == last {
+                current = begins;
+            } else {
+                let end = self.keep(world, held.machine.as_ref(), begins.as_ref()).await?;
+                held.files.extend(end.clone());
+                world.faults.pass(Point::BuildStageKept);
+                ends.push(end);
+                if let Some(machine) = held.machine.take() {
+                    machine.end().await;
+                }
+            }
         }
         // From before anything is started, and a copy of its own: the cache may forget what it has.
-        let files = self.keep(world, machine.as_ref(), current.as_ref()).await;
+        let files = self.keep(world, held.machine.as_ref(), current.as_ref()).await;
         let files = files.map_err(|error| Failed::from(error).at(&FINALIZE))?;
-        if self.settings.start_command.is_some() || self.settings.ready_command.is_some() {
-            let started = self.start(world, machine, files.as_ref()).await;
+        world.faults.pass(Point::BuildFilesKept);
+        if settings.start_command.is_some() || settings.ready_command.is_some() {
+            let started = self.start(world, &mut held.machine, files.as_ref(), &settings).await;
             if let Err(failed) = started {
                 world.remove_unused(files.as_slice()).await;
                 return Err(failed.at(&FINALIZE));
             }
         }
-        Ok(files.map_or(BuildFiles::Base, BuildFiles::Kept))
+        Ok((files.map_or(BuildFiles::Base, BuildFiles::Kept), settings))
     }
 
-    /// The files as the template will have them; none when they are the base's.
+    /// All stages with what they begin with. Nothing is brought here yet.
+    async fn plan(&self, world: &World) -> Result<Vec<Stage>, Failed> {
+        let (mut stages, mut first) = (Vec::new(), 1);
+        let mut ends: Vec<(String, Defaults)> = Vec::new();
+        for request in &self.request.stages {
+            let found = origin::find(world, &self.template, &request.origin, &ends).await?;
+            let earlier: Vec<String> = ends.iter().map(|(key, _)| key.clone()).collect();
+            let ground = Ground { key: &found.key, settings: &found.settings, first, earlier: &earlier };
+            let planned = plan::plan(&ground, &request.steps, self.request.force);
+            let planned = planned.map_err(|error| Failed::new(error.message).at(&error.step))?;
+            first += request.steps.len();
+            ends.push((planned.key.clone(), planned.settings.clone()));
+            stages.push(Stage { found, planned });
+        }
+        Ok(stages)
+    }
+
+    /// Those after the last step, with what is started.
+    fn settings(&self, after: &Defaults) -> Defaults {
+        let BuildRequest { start_command, ready_command, stages, .. } = &self.request;
+        let own = start_command.is_some() || ready_command.is_some();
+        // A template on top of another starts what that one starts, unless it says otherwise.
+        let inherited = match stages.last().map(|stage| &stage.origin) {
+            Some(Origin::Template(resolved)) if !own => Some(&resolved.defaults),
+            _ => None,
+        };
+        Defaults {
+            start_command: inherited.map_or(start_command, |defaults| &defaults.start_command).clone(),
+            ready_command: inherited.map_or(ready_command, |defaults| &defaults.ready_command).clone(),
+            ..after.clone()
+        }
+    }
+
+    /// The files as whoever comes next will have them; none when they are the base's.
     async fn keep(
         &self,
         world: &World,
@@ -150,50 +212,11 @@ impl Job {
         }
     }
 
-    /// The latest state that is known already, and how many steps lead to it.
-    fn cached(&self, world: &World) -> (Option<FilesId>, usize) {
-        let usable = self.steps.iter().rev().filter(|step| step.may_be_cached && step.act != Act::Nothing);
-        let found = usable.filter_map(|step| Some((world.builds.layers.find(&step.key)?, step.number))).next();
-        found.map_or((self.origin.clone(), 0), |(files, number)| (Some(files), number))
-    }
-
-    fn reporter<'a>(&'a self, world: &'a World, step: Option<String>) -> Reporter<'a> {
+    pub(super) fn reporter<'a>(&'a self, world: &'a World, step: Option<String>) -> Reporter<'a> {
         Reporter { world, log: &self.log, step }
     }
 
-    async fn step(
-        &self,
-        world: &Arc<World>,
-        machine: &mut Option<BuildMachine>,
-        current: Option<&FilesId>,
-        step: &Planned,
-        reporter: &Reporter<'_>,
-    ) -> Result<(), Failed> {
-        let machine = self.machine(world, machine, current).await?;
-        let user = step.settings.user.as_deref().unwrap_or(DEFAULT_USER);
-        match &step.act {
-            Act::Run { line, user } => {
-                let workdir = step.settings.workdir.as_deref();
-                machine.run(Script { user, line, workdir, env: &step.settings.env }, reporter).await?;
-            }
-            Act::Copy(copy) => self.copy(&world.builds, machine, copy, reporter).await?,
-            Act::MakeWorkdir { path } => {
-                let env = variables(&[("path", path), ("owner", &format!("{user}:"))]);
-                machine.run(as_root(&scripts::make_directory(), &env), reporter).await?;
-            }
-            Act::MakeUser { name } => {
-                machine.run(as_root(scripts::MAKE_USER, &variables(&[("name", name)])), reporter).await?;
-            }
-            Act::Nothing => {}
-        }
-        let layer = Layer { key: step.key.clone(), files: machine.keep_files().await?, used_at: world.clock.now() };
-        let files = layer.files.clone();
-        let unused = world.builds.layers.put(layer, !step.may_be_cached).await;
-        world.remove_unused(unused.as_deref().unwrap_or(&[files])).await;
-        Ok(unused.map(drop)?)
-    }
-
-    async fn machine<'a>(
+    pub(super) async fn machine<'a>(
         &self,
         world: &Arc<World>,
         machine: &'a mut Option<BuildMachine>,
@@ -205,35 +228,17 @@ impl Job {
         }
     }
 
-    async fn copy(
-        &self,
-        builds: &Builds,
-        machine: &BuildMachine,
-        copy: &Copy,
-        reporter: &Reporter<'_>,
-    ) -> Result<(), Failed> {
-        let Copy { files_hash, source, target, owner, mode } = copy;
-        let missing = || Failed::new("the files of this step were not uploaded");
-        let path = builds.uploads.path(&self.template, files_hash).ok_or_else(missing)?;
-        let file = File::open(path).await.map_err(|_| missing())?;
-        machine.send_archive(file).await?;
-        // The group of the same name, unless one is named.
-        let owner = if owner.contains(':') { owner.clone() } else { format!("{owner}:") };
-        let mode = mode.as_deref().unwrap_or("");
-        let env = variables(&[("source", source), ("target", target), ("owner", &owner), ("mode", mode)]);
-        machine.run(as_root(&scripts::copy(), &env), reporter).await
-    }
-
     /// Proves that what the template starts does start. The files are those from before: every sandbox starts it anew.
     async fn start(
         &self,
         world: &Arc<World>,
         machine: &mut Option<BuildMachine>,
         files: Option<&FilesId>,
+        settings: &Defaults,
     ) -> Result<(), Failed> {
         let reporter = self.reporter(world, Some(FINALIZE.to_owned()));
         let machine = self.machine(world, machine, files).await?;
-        let Defaults { env, user, workdir, start_command, ready_command } = &self.settings;
+        let Defaults { env, user, workdir, start_command, ready_command } = settings;
         let user = user.as_deref().unwrap_or(DEFAULT_USER);
         let script = |line| Script { user, line, workdir: workdir.as_deref(), env };
         let running = async {
@@ -266,6 +271,39 @@ impl Job {
     }
 }
 
+/// The latest state that is known already, and the index after the step that leads to it; nothing when none is.
+pub(super) fn cached(world: &World, planned: &PlannedStage) -> (Option<FilesId>, usize) {
+    let steps = planned.steps.iter().enumerate().rev();
+    let usable = steps.filter(|(_, step)| step.may_be_cached && step.act != Act::Nothing);
+    let found = usable.filter_map(|(index, step)| Some((world.builds.layers.find(&step.key)?, index + 1))).next();
+    found.map_or((None, 0), |(files, done)| (Some(files), done))
+}
+
+/// Which stages must be looked into: the last, and those that something not yet known is taken from.
+fn needed(world: &World, stages: &[Stage]) -> Vec<bool> {
+    let mut needed = vec![false; stages.len()];
+    if let Some(last) = needed.last_mut() {
+        *last = true;
+    }
+    for (number, Stage { found, planned }) in stages.iter().enumerate().rev() {
+        if !needed[number] {
+            continue;
+        }
+        let (_, done) = cached(world, planned);
+        if let (Source::Stage(earlier), 0) = (&found.source, done) {
+            needed[*earlier] = true;
+        }
+        for step in &planned.steps[done..] {
+            if let Act::Copy(copy) = &step.act
+                && let CopyFrom::Stage { stage, .. } = copy.from
+            {
+                needed[stage] = true;
+            }
+        }
+    }
+    needed
+}
+
 /// Hears a start command out; returns only when it has failed. One that ends well may have left something running.
 async fn follow(machine: &BuildMachine, script: Script<'_>, reporter: &Reporter<'_>) -> Failed {
     let guest = machine.guest();
@@ -285,12 +323,4 @@ async fn follow(machine: &BuildMachine, script: Script<'_>, reporter: &Reporter<
             Ok(Some(Output::Ended { .. }) | None) | Err(_) => return std::future::pending().await,
         }
     }
-}
-
-fn as_root<'a>(line: &'a str, env: &'a BTreeMap<String, String>) -> Script<'a> {
-    Script { user: "root", line, workdir: Some("/"), env }
-}
-
-fn variables(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }

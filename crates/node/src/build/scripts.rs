@@ -20,16 +20,20 @@ pub(super) fn make_directory() -> String {
     format!("set -eu\n{MAKE_DIRECTORY}\nmake \"$path\"\n")
 }
 
-/// `name` is set.
+/// `name` is set. Minimal systems have another program for it.
 pub(super) const MAKE_USER: &str = r#"
 set -eu
 if ! id -u "$name" >/dev/null 2>&1; then
-  useradd --create-home --shell /bin/bash "$name"
+  if command -v useradd >/dev/null; then
+    useradd --create-home --shell /bin/bash "$name"
+  else
+    adduser -D -s /bin/bash "$name"
+  fi
 fi
 "#;
 
-/// `source`, `target`, `owner` and `mode` are set; the archive lies in its place. Whatever the archive holds is unpacked inside
-/// the sandbox, so a path or a link that leads out of the context leads nowhere else.
+/// `source`, `target`, `owner`, `mode` and `unpack` are set; the archive lies in its place. Whatever the archive holds is unpacked inside
+/// the sandbox, so a path or a link that leads out of the context leads nowhere else. Options are those that busybox has, too.
 pub(super) fn copy() -> String {
     format!(
         r#"
@@ -38,7 +42,7 @@ umask 022
 context={WORKPLACE}/context
 trap 'rm -rf {WORKPLACE}' EXIT
 mkdir "$context"
-tar --extract --no-same-owner --directory "$context" --file {ARCHIVE}
+tar -x -o -C "$context" -f {ARCHIVE}
 rm -f {ARCHIVE}
 {MAKE_DIRECTORY}
 from="$context/$source"
@@ -46,11 +50,19 @@ if [ ! -e "${{from%/}}" ] && [ ! -L "${{from%/}}" ]; then
   echo "'$source' is not part of the uploaded files" >&2
   exit 1
 fi
-chown -R -h -- "$owner" "$context"
-if [ -n "$mode" ]; then chmod -R -- "$mode" "${{from%/}}"; fi
+if [ -n "$unpack" ] && [ -f "$from" ] && tar -t -f "$from" >/dev/null 2>&1; then
+  mkdir {WORKPLACE}/unpacked
+  tar -x -C {WORKPLACE}/unpacked -f "$from"
+  from={WORKPLACE}/unpacked/
+  target="${{target%/}}/"
+  chown -h -- "$owner" "$from"
+else
+  chown -R -h -- "$owner" "$context"
+  if [ -n "$mode" ]; then chmod -R -- "$mode" "${{from%/}}"; fi
+fi
 if [ -d "${{from%/}}" ] && [ ! -L "${{from%/}}" ]; then
   make "${{target%/}}/"
-  find "${{from%/}}" -mindepth 1 -maxdepth 1 -exec cp -a -t "$target" -- {{}} +
+  find "${{from%/}}" -mindepth 1 -maxdepth 1 -exec sh -c 'cp -a -- "$@" "$0"' "$target" {{}} +
 else
   case "$target" in
     */) make "${{target%/}}/"; cp -a -- "$from" "$target" ;;
@@ -60,3 +72,17 @@ fi
 "#
     )
 }
+
+/// Writes what `pattern` matches below the root to the standard output, as an archive. Without a separator of words the shell matches
+/// and does not split.
+pub(super) const PACK: &str = r#"
+set -eu
+cd /
+IFS=
+set -- $pattern
+if [ ! -e "$1" ] && [ ! -L "$1" ]; then
+  echo "'/$pattern' is not in that stage" >&2
+  exit 1
+fi
+exec tar -c -f - -- "$@"
+"#;

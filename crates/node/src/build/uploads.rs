@@ -77,7 +77,7 @@ impl Uploads {
             let mut files = fs::read_dir(template.path()).await?;
             while let Some(file) = files.next_entry().await? {
                 if file.file_name().to_string_lossy().starts_with(UNFINISHED) {
-                    fs::remove_file(file.path()).await?;
+                    drop(Draft(file.path()));
                 }
             }
         }
@@ -95,6 +95,13 @@ impl Uploads {
     /// Where the archive is, or will be. `template` is an ID of ours.
     pub(crate) fn path(&self, template: &str, hash: &str) -> Option<PathBuf> {
         is_hash(hash).then(|| self.root.join(template).join(hash))
+    }
+
+    /// A file of `template` that goes when it is dropped, and when a server died, at the next start.
+    pub(crate) async fn draft(&self, template: &str) -> io::Result<Draft> {
+        let directory = self.root.join(template);
+        fs::create_dir_all(&directory).await?;
+        Ok(Draft(directory.join(format!("{UNFINISHED}{}", Uuid::new_v4()))))
     }
 
     /// A token with which the archive can be sent, whole, once.
@@ -131,22 +138,28 @@ impl Uploads {
         if disk.f_bavail * disk.f_frsize < length.saturating_add(RESERVE) {
             return Err(UploadError::NoSpace(length));
         }
-        let unfinished = Unfinished(directory.join(format!("{UNFINISHED}{}", Uuid::new_v4())));
-        receive(&unfinished.0, length, body).await?;
-        fs::rename(&unfinished.0, &path).await?;
+        let draft = self.draft(template).await?;
+        receive(draft.path(), length, body).await?;
+        fs::rename(draft.path(), &path).await?;
         // Not before: a client whose connection broke sends again.
         self.links().remove(&link);
         Ok(())
     }
 }
 
-/// A file that goes unless it was renamed, also when a client stops sending and its call is dropped.
-struct Unfinished(PathBuf);
+/// A file, or a directory, that goes unless it was renamed, also when a client stops sending and its call is dropped.
+pub(crate) struct Draft(PathBuf);
 
-impl Drop for Unfinished {
+impl Draft {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Draft {
     fn drop(&mut self) {
         // Absent when it could not be made, or has its name by now.
-        let _ = std::fs::remove_file(&self.0);
+        let _ = if self.0.is_dir() { std::fs::remove_dir_all(&self.0) } else { std::fs::remove_file(&self.0) };
     }
 }
 

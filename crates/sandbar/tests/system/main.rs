@@ -14,5 +14,6 @@ mod reliability;
 mod rootless;
 mod run_joined;
 mod support;
+mod templates;
 mod tool;
 mod workspace;

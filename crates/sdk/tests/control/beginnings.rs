@@ -188,8 +188,10 @@ async fn a_failed_build_names_its_step_and_the_template_before_it_stays() {
     build(&client, "never", broken()).await.expect_err("it fails");
     let error = client.create("never").await.expect_err("there is no such template");
     assert!(matches!(error, CreateError::TemplateNotFound { .. }), "{error:?}");
-    let error = build(&client, "image", Template::from_image("debian:12")).await.expect_err("images are not built yet");
-    assert!(error.to_string().contains("debian:12"), "{error}");
+    let image = Template::from_image("127.0.0.1:1/none:1");
+    let error = build(&client, "image", image).await.expect_err("nobody has it");
+    let BuildError::Failed { step, message, .. } = &error else { panic!("{error:?}") };
+    assert!(step.as_deref() == Some("base") && message.contains("127.0.0.1:1/none:1"), "{error}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 use testing::{Launch, Running, User};
 
@@ -77,6 +78,12 @@ impl Server {
 
     pub(crate) fn end_by(&mut self, name: &str) {
         self.running.end_by(name);
+    }
+
+    /// Waits for the server to end by itself.
+    #[track_caller]
+    pub(crate) fn wait(&mut self, within: Duration) {
+        self.running.wait(within);
     }
 
     /// Starts a server on the same data directory again.

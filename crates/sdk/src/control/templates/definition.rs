@@ -180,6 +180,11 @@ impl Template {
         self
     }
 
+    /// What it starts, if anything.
+    pub fn start_command(&self) -> Option<&str> {
+        self.start.as_deref()
+    }
+
     /// The line of the Dockerfile where the step of this number stands, as builds count them.
     pub fn line_of_step(&self, number: usize) -> Option<usize> {
         let steps = self.earlier.iter().flat_map(|stage| &stage.steps).chain(&self.steps);

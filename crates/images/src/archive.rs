@@ -1,0 +1,211 @@
+//! Images in a file: what `docker save` writes, or a tar archive of an OCI layout. Layers are read where they lie.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tar::{Archive, EntryType};
+
+use crate::config::{ImageConfig, MOST_BYTES, architecture, digest};
+use crate::error::ImageError;
+use crate::layer;
+use crate::unpack::{Limits, Tree, Unpacked};
+
+/// More names are no image's.
+const MOST_FILES: usize = 10_000;
+/// Indexes within indexes that are looked into.
+const DEEPEST: usize = 3;
+
+/// An image in an archive on disk.
+#[derive(Debug)]
+pub struct ArchiveImage {
+    path: PathBuf,
+    config: ImageConfig,
+    /// Where each layer lies, lowest first.
+    layers: Vec<Place>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    at: u64,
+    size: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    layers: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    #[serde(default)]
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    digest: String,
+    #[serde(default)]
+    media_type: String,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    architecture: String,
+    os: String,
+}
+
+impl ArchiveImage {
+    /// Reads what the archive at `path` says it holds. Blocks.
+    pub fn open(path: &Path) -> Result<Self, ImageError> {
+        let mut files = Files::list(path)?;
+        let (config, layers) = if files.places.contains_key("manifest.json") {
+            let saved: Vec<Saved> = files.json("manifest.json")?;
+            let first = saved.into_iter().next();
+            let first = first.ok_or_else(|| ImageError::Malformed("manifest.json names no image".to_owned()))?;
+            (first.config, first.layers)
+        } else {
+            let manifest = files.manifest("index.json", 0)?;
+            let blobs = manifest.layers.iter().map(|layer| blob(&layer.digest)).collect();
+            let config = blob(&manifest.config.digest);
+            let bytes = files.read(&config)?;
+            if digest(&bytes) != manifest.config.digest {
+                let (expected, found) = (manifest.config.digest, digest(&bytes));
+                return Err(ImageError::Digest { what: "the configuration".to_owned(), expected, found });
+            }
+            (config, blobs)
+        };
+        let config = ImageConfig::parse(&files.read(&config)?)?;
+        let layers = layers.iter().map(|name| files.place(name)).collect::<Result<Vec<_>, _>>()?;
+        if layers.len() != config.diff_ids.len() {
+            return Err(ImageError::Malformed("the configuration and the layers do not belong together".to_owned()));
+        }
+        Ok(Self { path: path.to_owned(), config, layers })
+    }
+
+    pub fn config(&self) -> &ImageConfig {
+        &self.config
+    }
+
+    /// Unpacks it into the empty directory `root`. When that fails, whatever is there is of no use. Blocks.
+    pub fn unpack(&self, root: &Path, limits: Limits) -> Result<Unpacked, ImageError> {
+        let mut tree = Tree::open(root, limits)?;
+        for (number, (place, diff_id)) in self.layers.iter().zip(&self.config.diff_ids).enumerate() {
+            let name = format!("layer {} of {}", number + 1, self.layers.len());
+            let mut file = File::open(&self.path).map_err(ImageError::io(format!("open {name}")))?;
+            file.seek(SeekFrom::Start(place.at)).map_err(ImageError::io(format!("find {name}")))?;
+            layer::apply(file.take(place.size), &name, Some(diff_id), &mut tree)?;
+        }
+        Ok(tree.done())
+    }
+}
+
+/// Unpacks a plain tree of files, compressed or not, into the empty directory `root`. Blocks.
+pub fn unpack_files(archive: &Path, root: &Path, limits: Limits) -> Result<Unpacked, ImageError> {
+    let mut tree = Tree::open(root, limits)?;
+    let file = File::open(archive).map_err(ImageError::io("open the archive"))?;
+    layer::apply(file, "the archive", None, &mut tree)?;
+    Ok(tree.done())
+}
+
+/// The name of a blob in a layout; of none that exists when the digest is no digest.
+fn blob(digest: &str) -> String {
+    format!("blobs/{}", digest.replacen(':', "/", 1))
+}
+
+/// The files of an archive, by name.
+struct Files {
+    file: File,
+    places: HashMap<String, Place>,
+}
+
+impl Files {
+    fn list(path: &Path) -> Result<Self, ImageError> {
+        let open = || File::open(path).map_err(ImageError::io("open the archive"));
+        let unreadable = || ImageError::io("read the archive");
+        let mut places = HashMap::new();
+        let mut archive = Archive::new(open()?);
+        for entry in archive.entries_with_seek().map_err(unreadable())?.raw(true) {
+            let entry = entry.map_err(unreadable())?;
+            let name = String::from_utf8_lossy(&entry.header().path_bytes()).into_owned();
+            let name = name.strip_prefix("./").unwrap_or(&name).to_owned();
+            let place = match entry.header().entry_type() {
+                EntryType::Regular => Place { at: entry.raw_file_position(), size: entry.size() },
+                // Old Docker links layers that are the same.
+                EntryType::Symlink | EntryType::Link => {
+                    let target = entry.header().link_name_bytes().unwrap_or_default();
+                    let target = String::from_utf8_lossy(&target).trim_start_matches("../").to_owned();
+                    match places.get(&target) {
+                        Some(place) => *place,
+                        None => continue,
+                    }
+                }
+                _ => continue,
+            };
+            places.insert(name, place);
+            if places.len() > MOST_FILES {
+                return Err(ImageError::TooMany(MOST_FILES as u64));
+            }
+        }
+        Ok(Self { file: open()?, places })
+    }
+
+    fn place(&self, name: &str) -> Result<Place, ImageError> {
+        let missing = || ImageError::Malformed(format!("'{}' is missing in it", name.escape_debug()));
+        self.places.get(name).copied().ok_or_else(missing)
+    }
+
+    fn read(&mut self, name: &str) -> Result<Vec<u8>, ImageError> {
+        let Place { at, size } = self.place(name)?;
+        if size > MOST_BYTES {
+            return Err(ImageError::Malformed(format!("'{}' is too large", name.escape_debug())));
+        }
+        let mut bytes = Vec::new();
+        let read = self.file.seek(SeekFrom::Start(at)).and_then(|_| (&self.file).take(size).read_to_end(&mut bytes));
+        read.map_err(ImageError::io("read the archive"))?;
+        Ok(bytes)
+    }
+
+    fn json<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, ImageError> {
+        let bytes = self.read(name)?;
+        serde_json::from_slice(&bytes).map_err(|error| ImageError::Malformed(format!("{name}: {error}")))
+    }
+
+    /// The manifest for this machine that the index `name` leads to.
+    fn manifest(&mut self, name: &str, depth: usize) -> Result<Manifest, ImageError> {
+        if !self.places.contains_key("index.json") {
+            let message = "neither manifest.json nor index.json is there".to_owned();
+            return Err(ImageError::Malformed(message));
+        }
+        let index: Index = self.json(name)?;
+        let fits = |descriptor: &&Descriptor| {
+            let platform = descriptor.platform.as_ref();
+            platform.is_none_or(|platform| platform.os == "linux" && platform.architecture == architecture())
+        };
+        let found = index.manifests.iter().find(fits);
+        let found = found.ok_or_else(|| ImageError::Malformed("it has nothing for this machine".to_owned()))?;
+        let is_index = found.media_type.contains("index") || found.media_type.contains("manifest.list");
+        if is_index && depth < DEEPEST {
+            return self.manifest(&blob(&found.digest), depth + 1);
+        }
+        let bytes = self.read(&blob(&found.digest))?;
+        if digest(&bytes) != found.digest {
+            let (expected, found) = (found.digest.clone(), digest(&bytes));
+            return Err(ImageError::Digest { what: "the manifest".to_owned(), expected, found });
+        }
+        serde_json::from_slice(&bytes).map_err(|error| ImageError::Malformed(error.to_string()))
+    }
+}

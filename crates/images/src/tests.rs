@@ -1,0 +1,252 @@
+//! Images of the tests' own making, honest and hostile.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde_json::json;
+use tar::EntryType::{Block, Char, Directory, Link, Regular, Symlink};
+use tar::{Builder, EntryType, Header};
+
+use crate::config::digest;
+use crate::layer;
+use crate::unpack::Tree;
+use crate::{ArchiveImage, ImageError, Limits, unpack_files};
+
+const LIMITS: Limits = Limits { bytes: 1 << 20, entries: 1000 };
+
+/// An entry with exactly this path: the builder's own way refuses the bad ones.
+fn add(archive: &mut Builder<Vec<u8>>, kind: EntryType, path: &str, content: &str) {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(if kind == Directory { 0o755 } else { 0o4755 });
+    header.set_uid(1000);
+    header.set_gid(70000);
+    header.set_mtime(1_000_000);
+    let bytes = header.as_old_mut();
+    bytes.name[..path.len()].copy_from_slice(path.as_bytes());
+    let is_link = matches!(kind, Symlink | Link);
+    if is_link {
+        bytes.linkname[..content.len()].copy_from_slice(content.as_bytes());
+    }
+    let content = if is_link || kind == Directory { "" } else { content };
+    header.set_size(content.len() as u64);
+    header.set_cksum();
+    archive.append(&header, content.as_bytes()).expect("an entry");
+}
+
+fn tar(entries: &[(EntryType, &str, &str)]) -> Vec<u8> {
+    let mut archive = Builder::new(Vec::new());
+    for (kind, path, content) in entries {
+        add(&mut archive, *kind, path, content);
+    }
+    archive.into_inner().expect("an archive")
+}
+
+fn apply(root: &Path, layers: &[Vec<u8>]) -> Result<crate::Unpacked, ImageError> {
+    let mut tree = Tree::open(root, LIMITS)?;
+    for content in layers {
+        let diff_id = digest(content);
+        layer::apply(&content[..], "a layer", Some(&diff_id), &mut tree)?;
+    }
+    Ok(tree.done())
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn layers_add_replace_and_delete() {
+    let root = tempfile::tempdir().expect("a directory");
+    let first = tar(&[
+        (Directory, "etc/", ""),
+        (Regular, "./etc/a", "one"),
+        (Regular, "etc/b", "two"),
+        (Regular, "d/old", "x"),
+        (Regular, "d/sub/old", "x"),
+        (Regular, "file-then-directory", "x"),
+        (Symlink, "lib", "usr/lib"),
+        (Directory, "usr/lib", ""),
+        (Link, "etc/hard", "etc/a"),
+        (Char, "dev/null", ""),
+    ]);
+    let second = tar(&[
+        (Regular, "etc/.wh.b", ""),
+        (Regular, "d/new", "kept"),
+        (Regular, "d/sub/new", "kept"),
+        (Regular, "d/.wh..wh..opq", ""),
+        (Regular, "lib/through", "the link"),
+        (Directory, "file-then-directory", ""),
+        (Regular, "file-then-directory/x", "y"),
+        (Regular, "none/.wh.gone", ""),
+    ]);
+    let done = apply(root.path(), &[first, second]).expect("an image");
+    let at = |path: &str| root.path().join(path);
+    assert_eq!((done.devices, done.strangers > 0), (1, true));
+    assert_eq!((text(&at("etc/a")).as_str(), text(&at("etc/hard")).as_str()), ("one", "one"));
+    assert_eq!(fs::metadata(at("etc/a")).expect("a file").ino(), fs::metadata(at("etc/hard")).expect("a link").ino());
+    assert!(!at("etc/b").exists() && !at("d/old").exists() && !at("d/sub/old").exists() && !at("none").exists());
+    assert_eq!((text(&at("d/new")), text(&at("d/sub/new"))), ("kept".to_owned(), "kept".to_owned()));
+    assert_eq!(text(&at("usr/lib/through")), "the link");
+    assert_eq!(text(&at("file-then-directory/x")), "y");
+    let made = fs::metadata(at("etc/a")).expect("a file");
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777, made.mtime()), (1000, 65534, 0o4755, 1_000_000));
+}
+
+#[test]
+fn nothing_leads_out_of_the_tree() {
+    let outside = tempfile::tempdir().expect("a directory");
+    let secret = outside.path().join("secret");
+    fs::write(&secret, "untouched").expect("a file");
+    let away = outside.path().to_str().expect("text");
+    let climb = format!("../../../../../../../../{away}");
+    for entries in [
+        &[(Regular, "../secret", "x")][..],
+        &[(Regular, "a/../../secret", "x")],
+        &[(Char, "x", "")],
+        &[(Block, "etc/sda", "")],
+        &[(Link, "x", "../secret")],
+        &[(Regular, ".wh...", "")],
+    ] {
+        let root = tempfile::tempdir().expect("a directory");
+        let refused = apply(root.path(), &[tar(entries)]);
+        assert!(matches!(refused, Err(ImageError::Hostile(_))), "{entries:?}: {refused:?}");
+    }
+    // Through links that an earlier entry made: they lead to a place of the same name inside.
+    for link in [away, &climb] {
+        let root = tempfile::tempdir().expect("a directory");
+        let entries = [
+            (Symlink, "out", link),
+            (Regular, "out/secret", "inside"),
+            (Regular, "out/.wh.secret", ""),
+            (Directory, "out/deep/er", ""),
+        ];
+        // The link may lead nowhere inside, which is an error; outside nothing happens either way.
+        let _ = apply(root.path(), &[tar(&entries)]);
+        assert_eq!(text(&secret), "untouched", "{link}");
+        assert_eq!(fs::read_dir(outside.path()).expect("it is there").count(), 1, "{link}");
+    }
+    let root = tempfile::tempdir().expect("a directory");
+    let whole = secret.to_str().expect("text");
+    apply(root.path(), &[tar(&[(Symlink, "x", whole), (Regular, "x", "replaces the link")])]).expect("an image");
+    assert_eq!((text(&secret).as_str(), text(&root.path().join("x")).as_str()), ("untouched", "replaces the link"));
+    let absolute = apply(root.path(), &[tar(&[(Regular, "/etc/absolute", "inside")])]);
+    assert!(absolute.is_ok() && root.path().join("etc/absolute").is_file() && !Path::new("/etc/absolute").exists());
+    // A hard link to a link stays one, and does not follow it.
+    let linked = apply(root.path(), &[tar(&[(Symlink, "l", whole), (Link, "m", "l")])]);
+    assert!(linked.is_ok() && root.path().join("m").symlink_metadata().is_ok_and(|found| found.is_symlink()));
+}
+
+#[test]
+fn bombs_are_bounded() {
+    let root = || tempfile::tempdir().expect("a directory");
+    let large = "x".repeat(2 << 20);
+    let refused = apply(root().path(), &[tar(&[(Regular, "large", &large)])]);
+    assert!(matches!(refused, Err(ImageError::TooLarge(_))), "{refused:?}");
+    // The same in two layers, each of which would fit, and compressed to nothing.
+    let half = "x".repeat(600 << 10);
+    let layers = [tar(&[(Regular, "a", &half)]), tar(&[(Regular, "a", &half)])];
+    let refused = apply(root().path(), &layers);
+    assert!(matches!(refused, Err(ImageError::TooLarge(_))), "{refused:?}");
+    let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    zipped.write_all(&tar(&[(Regular, "large", &large)])).expect("it compresses");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(file.path(), zipped.finish().expect("it ends")).expect("written");
+    let refused = unpack_files(file.path(), root().path(), LIMITS);
+    assert!(matches!(refused, Err(ImageError::TooLarge(_))), "{refused:?}");
+    let names: Vec<String> = (0..1001).map(|number| format!("f{number}")).collect();
+    let entries: Vec<_> = names.iter().map(|name| (Regular, name.as_str(), "")).collect();
+    let refused = apply(root().path(), &[tar(&entries)]);
+    assert!(matches!(refused, Err(ImageError::TooMany(_))), "{refused:?}");
+    // A header that would be held in memory.
+    let mut archive = Builder::new(Vec::new());
+    add(&mut archive, EntryType::XHeader, "pax", &"x".repeat(2 << 20));
+    let refused = Tree::open(root().path(), Limits { bytes: 1 << 30, entries: 10 })
+        .and_then(|mut tree| layer::apply(&archive.into_inner().expect("an archive")[..], "a layer", None, &mut tree));
+    assert!(matches!(refused, Err(ImageError::Hostile(_))), "{refused:?}");
+}
+
+/// A `docker save` archive or an OCI layout of these layers, as one file.
+fn image(layers: &[Vec<u8>], is_layout: bool, spoilt: bool) -> tempfile::NamedTempFile {
+    let architecture = crate::config::architecture();
+    let diff_ids: Vec<String> = layers.iter().map(|layer| digest(layer)).collect();
+    let config = json!({
+        "os": "linux", "architecture": architecture, "rootfs": { "type": "layers", "diff_ids": diff_ids },
+        "config": { "Env": ["A=1", "PATH=/opt/bin:/bin"] },
+    })
+    .to_string();
+    let mut archive = Builder::new(Vec::new());
+    let blob = |bytes: &[u8]| format!("blobs/sha256/{}", &digest(bytes)[7..]);
+    let mut put = |name: &str, bytes: &[u8]| {
+        let mut header = Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        archive.append_data(&mut header, name, bytes).expect("an entry");
+    };
+    put(&blob(config.as_bytes()), config.as_bytes());
+    for layer in layers {
+        let mut bytes = layer.clone();
+        if spoilt {
+            bytes[600] ^= 1;
+        }
+        put(&blob(layer), &bytes);
+    }
+    if is_layout {
+        let of = |bytes: &[u8]| json!({ "digest": digest(bytes), "size": bytes.len() });
+        let layers: Vec<_> = layers.iter().map(|layer| of(layer)).collect();
+        let manifest = json!({ "config": of(config.as_bytes()), "layers": layers }).to_string();
+        let platform = |name: &str| json!({ "os": "linux", "architecture": name });
+        let other = json!({ "digest": "sha256:none", "platform": platform("s390x") });
+        let own = json!({ "digest": digest(manifest.as_bytes()), "platform": platform(architecture) });
+        put(&blob(manifest.as_bytes()), manifest.as_bytes());
+        put("oci-layout", b"{\"imageLayoutVersion\":\"1.0.0\"}");
+        put("index.json", json!({ "manifests": [other, own] }).to_string().as_bytes());
+    } else {
+        let layers: Vec<_> = layers.iter().map(|layer| blob(layer)).collect();
+        put("manifest.json", json!([{ "Config": blob(config.as_bytes()), "Layers": layers }]).to_string().as_bytes());
+    }
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(file.path(), archive.into_inner().expect("an archive")).expect("written");
+    file
+}
+
+#[test]
+fn both_kinds_of_archives_hold_the_same_image() {
+    let layers = [tar(&[(Regular, "a", "1"), (Regular, "b", "2")]), tar(&[(Regular, ".wh.a", "")])];
+    let mut digests = Vec::new();
+    for is_layout in [false, true] {
+        let file = image(&layers, is_layout, false);
+        let found = ArchiveImage::open(file.path()).expect("an image");
+        let root = tempfile::tempdir().expect("a directory");
+        found.unpack(root.path(), LIMITS).expect("it unpacks");
+        assert!(!root.path().join("a").exists() && root.path().join("b").is_file());
+        assert_eq!(found.config().env["PATH"], "/opt/bin:/bin");
+        digests.push(found.config().digest.clone());
+        let spoilt = image(&layers, is_layout, true);
+        let refused = ArchiveImage::open(spoilt.path()).and_then(|found| found.unpack(root.path(), LIMITS));
+        assert!(refused.is_err(), "a changed byte is found");
+    }
+    assert_eq!(digests[0], digests[1]);
+    let none = tempfile::NamedTempFile::new().expect("a file");
+    assert!(matches!(ArchiveImage::open(none.path()), Err(ImageError::Malformed(_))));
+}
+
+#[test]
+fn attributes_that_programs_use_are_kept() {
+    let mut archive = Builder::new(Vec::new());
+    let record = |name: &str| {
+        let rest = format!(" SCHILY.xattr.{name}=v\n");
+        let length = rest.len() + 2;
+        format!("{length}{rest}")
+    };
+    let pax = ["user.kept", "user.overlay.opaque", "trusted.overlay.opaque"].map(record).join("");
+    add(&mut archive, EntryType::XHeader, "pax", &pax);
+    add(&mut archive, Regular, "file", "x");
+    let root = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    apply(root.path(), &[archive.into_inner().expect("an archive")]).expect("an image");
+    let mut names = vec![0; 256];
+    let length = rustix::fs::listxattr(root.path().join("file"), &mut names[..]).expect("attributes");
+    let names = String::from_utf8_lossy(&names[..length]).into_owned();
+    assert!(names.contains("user.kept") && !names.contains("overlay"), "{names:?}");
+}

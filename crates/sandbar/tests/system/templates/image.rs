@@ -1,0 +1,101 @@
+//! A small image that can do what a build needs: a static busybox, and a layer that takes something away.
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::path::Path;
+use tar::{Builder, EntryType, Header};
+
+const BUSYBOX: &str = "/usr/bin/busybox";
+const APPLETS: &[&str] = &[
+    "sh", "id", "mkdir", "chown", "chmod", "tar", "find", "cp", "dirname", "rm", "cat", "grep", "echo", "test", "[",
+    "sleep", "env", "ls",
+];
+
+pub(super) struct Image {
+    pub(super) layers: Vec<Vec<u8>>,
+    pub(super) config: String,
+}
+
+pub(super) fn digest(bytes: &[u8]) -> String {
+    let digits: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{digits}")
+}
+
+fn entry(archive: &mut Builder<Vec<u8>>, kind: EntryType, path: &str, content: &[u8]) {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(0o755);
+    header.set_size(content.len() as u64);
+    if kind == EntryType::Symlink {
+        header.set_size(0);
+        return archive.append_link(&mut header, path, String::from_utf8_lossy(content).as_ref()).expect("a link");
+    }
+    archive.append_data(&mut header, path, content).expect("an entry");
+}
+
+impl Image {
+    /// `marker` makes it another image than others.
+    pub(super) fn new(marker: &str) -> Self {
+        let busybox = fs::read(BUSYBOX).unwrap_or_else(|error| panic!("{BUSYBOX}: {error}"));
+        let (mut first, mut second) = (Builder::new(Vec::new()), Builder::new(Vec::new()));
+        entry(&mut first, EntryType::Regular, "bin/busybox", &busybox);
+        for applet in APPLETS {
+            entry(&mut first, EntryType::Symlink, &format!("bin/{applet}"), b"busybox");
+        }
+        entry(&mut first, EntryType::Regular, "etc/gone", b"x");
+        entry(&mut second, EntryType::Regular, "etc/.wh.gone", b"");
+        entry(&mut second, EntryType::Regular, "etc/marker", marker.as_bytes());
+        let layers = vec![first.into_inner().expect("an archive"), second.into_inner().expect("an archive")];
+        let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+        let diff_ids: Vec<String> = layers.iter().map(|layer| digest(layer)).collect();
+        let config = json!({
+            "os": "linux", "architecture": architecture, "rootfs": { "type": "layers", "diff_ids": diff_ids },
+            "config": { "Env": ["PATH=/bin", "FROM_IMAGE=yes"] },
+        });
+        Self { layers, config: config.to_string() }
+    }
+
+    pub(super) fn manifest(&self) -> String {
+        let of = |kind: &str, bytes: &[u8]| json!({ "mediaType": kind, "digest": digest(bytes), "size": bytes.len() });
+        let layer = |layer: &Vec<u8>| of("application/vnd.oci.image.layer.v1.tar", layer);
+        json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": of("application/vnd.oci.image.config.v1+json", self.config.as_bytes()),
+            "layers": self.layers.iter().map(layer).collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+
+    fn blobs(&self) -> Vec<Vec<u8>> {
+        let texts = [self.config.clone().into_bytes(), self.manifest().into_bytes()];
+        self.layers.iter().cloned().chain(texts).collect()
+    }
+
+    /// As `docker save` writes it.
+    pub(super) fn save(&self, path: &Path) {
+        let mut archive = Builder::new(Vec::new());
+        let name = |bytes: &[u8]| format!("blobs/sha256/{}", &digest(bytes)[7..]);
+        for blob in self.blobs() {
+            entry(&mut archive, EntryType::Regular, &name(&blob), &blob);
+        }
+        let layers: Vec<String> = self.layers.iter().map(|layer| name(layer)).collect();
+        let manifest = json!([{ "Config": name(self.config.as_bytes()), "RepoTags": ["x:1"], "Layers": layers }]);
+        entry(&mut archive, EntryType::Regular, "manifest.json", manifest.to_string().as_bytes());
+        fs::write(path, archive.into_inner().expect("an archive")).expect("written");
+    }
+
+    /// As an OCI layout.
+    pub(super) fn lay_out(&self, directory: &Path) {
+        let blobs = directory.join("blobs/sha256");
+        fs::create_dir_all(&blobs).expect("a directory");
+        for blob in self.blobs() {
+            fs::write(blobs.join(&digest(&blob)[7..]), &blob).expect("a blob");
+        }
+        let manifest = self.manifest();
+        let index = json!({ "schemaVersion": 2, "manifests": [{ "digest": digest(manifest.as_bytes()), "size": manifest.len() }] });
+        fs::write(directory.join("index.json"), index.to_string()).expect("an index");
+        fs::write(directory.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).expect("a mark");
+    }
+}

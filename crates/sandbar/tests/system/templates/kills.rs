@@ -1,0 +1,112 @@
+//! The server is killed at every place where a build, a snapshot or a fork may break off. Nothing half-made is left: the same work, done again,
+//! ends with as much on the disk as on a server that was never killed.
+
+use super::image::Image;
+use super::{cli, create, write};
+use crate::support::{Server, eventually};
+use node::Point;
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+
+const DOCKERFILE: &str = "FROM e2bdev/base AS one\nRUN echo one > /one\nFROM e2bdev/base\nCOPY --from=one /one /two\nRUN cat /two > /three\n";
+
+/// How many volumes the server's pool has.
+fn volumes(server: &Server) -> usize {
+    let text = std::fs::read_to_string(server.file("server.json")).expect("the server says who it is");
+    let about: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let root = format!("/proc/{}/root{}", about["pid"], server.data().canonicalize().expect("a path").display());
+    let listed = ["pool", "volumes"].map(|name| std::fs::read_dir(Path::new(&root).join(name)));
+    listed.into_iter().flatten().map(|entries| entries.flatten().filter(|entry| entry.path().is_dir()).count()).sum()
+}
+
+/// Demands that the pool has so many, once what went is gone.
+#[track_caller]
+fn has(server: &Server, expected: usize) {
+    let what = format!("{expected} volumes are left");
+    eventually(what, Duration::from_secs(60), || (volumes(server) == expected).then_some(()));
+}
+
+/// Orders the server to die at a place, does `work`, which must lead there, and starts it again.
+fn die_at(server: &mut Server, point: Point, work: impl FnOnce(&Server)) {
+    std::fs::write(server.file("kill-at"), point.name()).expect("written");
+    work(server);
+    server.wait(Duration::from_secs(60));
+    std::fs::remove_file(server.file("kill-at")).expect("it is there");
+    server.start_again();
+}
+
+#[test]
+fn a_build_that_is_killed_anywhere_leaves_nothing_half_made() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (context, saved) = (place.path().join("context"), place.path().join("saved.tar"));
+    write(&context, &[("Dockerfile", DOCKERFILE)]);
+    Image::new("killed").save(&saved);
+    let (context, saved) = (context.display().to_string(), saved.display().to_string());
+    let arguments = ["build", "--from", &saved, "--name", "killed", &context];
+    let done = |server: &Server| {
+        let built = cli(server).run(&arguments);
+        assert!(built.status.success(), "{built:?}");
+        let sandbox = create(server, "killed");
+        assert_eq!(sandbox.must("user", "cat /three"), "one\n");
+        assert_eq!(server.call("DELETE", &format!("/sandboxes/{}", sandbox.id), None).status, 204);
+    };
+    let undisturbed = Server::start();
+    done(&undisturbed);
+    let expected = volumes(&undisturbed);
+    drop(undisturbed);
+    let mut server = Server::start();
+    for point in Point::BUILD {
+        die_at(&mut server, point, |server| {
+            let died = cli(server).run(&arguments);
+            // Known steps are not built again, so that each death is one place further; the build itself never knows.
+            assert!(!died.status.success() || point == Point::BuildRecorded, "{point:?}: {died:?}");
+        });
+        let create = server.call("POST", "/v2/sandboxes", Some(json!({ "templateID": "killed" })));
+        let expected = if point == Point::BuildRecorded { 201 } else { 404 };
+        assert_eq!(create.status, expected, "{point:?}: {}", create.text());
+        if expected == 201 {
+            let id = create.json()["sandboxID"].as_str().expect("an id").to_owned();
+            assert_eq!(server.call("DELETE", &format!("/sandboxes/{id}"), None).status, 204);
+        }
+    }
+    done(&server);
+    has(&server, expected);
+}
+
+#[test]
+fn a_snapshot_or_fork_that_is_killed_anywhere_leaves_nothing_half_made() {
+    let mut server = Server::start();
+    let sandbox = server.create();
+    sandbox.must("user", "echo kept > file");
+    let before = volumes(&server);
+    for point in Point::SNAPSHOT {
+        die_at(&mut server, point, |server| {
+            let path = format!("/sandboxes/{}/snapshots", sandbox.id);
+            let _ = server.try_call("POST", &path, Some(json!({ "name": "state" })));
+        });
+        let is_there = point == Point::SnapshotRecorded;
+        has(&server, before + usize::from(is_there));
+        let listed = server.call("GET", "/snapshots", None).json();
+        assert_eq!(listed.as_array().expect("a list").len(), usize::from(is_there), "{point:?}: {listed}");
+        assert_eq!(sandbox.at(&server.address).must("user", "cat file"), "kept\n", "{point:?}");
+    }
+    assert_eq!(server.call("DELETE", "/templates/local%2Fstate%3Adefault", None).status, 204);
+    for point in Point::FORK {
+        die_at(&mut server, point, |server| {
+            let path = format!("/sandboxes/{}/fork", sandbox.id);
+            let _ = server.try_call("POST", &path, Some(json!({ "count": 2 })));
+        });
+        let listed = server.call("GET", "/v2/sandboxes", None).json();
+        let listed = listed.as_array().expect("a list").clone();
+        // Whoever was recorded is whole; whoever was not is gone.
+        has(&server, before - 1 + listed.len());
+        for child in &listed {
+            let id = child["sandboxID"].as_str().expect("an id");
+            if id != sandbox.id {
+                assert_eq!(server.call("DELETE", &format!("/sandboxes/{id}"), None).status, 204, "{point:?}");
+            }
+        }
+        assert_eq!(sandbox.at(&server.address).must("user", "cat file"), "kept\n", "{point:?}");
+    }
+}
