@@ -8,6 +8,7 @@ mod pause;
 mod rotation;
 mod snapshots;
 mod studio;
+mod templates;
 mod tools;
 mod transfer;
 mod turns;
@@ -144,6 +145,7 @@ const STEPS: &[(&str, Step)] = &[
     ("clients", clients::clients),
     ("tools", tools::tools),
     ("snapshots", snapshots::snapshots),
+    ("templates", templates::templates),
     ("rotation", rotation::rotation),
     ("loop", turns::turns),
     ("studio", studio::studio),
