@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::error::EngineError;
 use crate::machine::{Inner, Machine, remove_socket};
 use crate::net::{EgressConfig, Policy};
 use crate::pool::Pool;
-use crate::root;
+use crate::root::{self, NewRoot};
 use crate::rootfs::{BaseTemplate, Template};
 use crate::rootless::{Identity, note_ids};
 use crate::standing::{Standing, differences};
@@ -117,7 +117,7 @@ impl Engine {
         &self,
         name: &str,
         limit_bytes: u64,
-        fill: impl FnOnce(&Path) -> Result<(), E> + Send + 'static,
+        fill: impl FnOnce(&NewRoot) -> Result<(), E> + Send + 'static,
     ) -> Result<Result<Vec<String>, E>, EngineError> {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());

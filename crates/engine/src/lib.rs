@@ -35,6 +35,7 @@ use std::path::{Path, PathBuf};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use machine::{Machine, Usage};
+pub use root::NewRoot;
 
 /// Where the engine keeps things and what it may use.
 #[derive(Debug, Clone)]

@@ -9,9 +9,19 @@ use std::path::{Path, PathBuf};
 use crate::boot::{ROOM_TO_MOUNT, Record, WRITABLE, Workshop};
 use crate::error::EngineError;
 use crate::rootfs::{self, MountPlan, Template};
+use crate::standing::Standing;
 
 /// In a volume: says that the root is all its own.
 const MARK: &str = "own-root";
+
+/// An empty root that is to be filled.
+#[derive(Debug)]
+pub struct NewRoot {
+    pub path: PathBuf,
+    /// Which id files of the sandbox's root have here, with those of its others counted from there. None: sandboxes have no id but
+    /// that of this process, and whatever it makes is theirs.
+    pub first_id: Option<u32>,
+}
 
 /// Whether the sandbox whose volume this is has a root of its own.
 pub(crate) fn is_own(volume: &Path) -> bool {
@@ -29,15 +39,15 @@ impl Workshop {
         &self,
         name: &str,
         limit_bytes: u64,
-        fill: impl FnOnce(&Path) -> Result<(), E>,
+        fill: impl FnOnce(&NewRoot) -> Result<(), E>,
     ) -> Result<Result<Vec<String>, E>, EngineError> {
         let volume = self.pool.volume(name, limit_bytes + ROOM_TO_MOUNT)?;
         let failed = || EngineError::io(format!("make the root of volume {name}"));
-        let root = prepare(volume.path()).map_err(failed());
+        let root = prepare(volume.path(), self.standing).map_err(failed());
         let made = root.and_then(|root| match fill(&root) {
             Err(error) => Ok(Err(error)),
             Ok(()) => {
-                let lacks = rootfs::furnish(&root).map_err(failed())?;
+                let lacks = rootfs::furnish(&root.path, self.standing).map_err(failed())?;
                 let record = Record { layers: Default::default(), limit_bytes, shared_bytes: 0 };
                 // The mark last: what a killed server left half done is swept, and never taken for whole.
                 record.write(volume.path()).and_then(|()| fs::write(volume.path().join(MARK), "")).map_err(failed())?;
@@ -52,7 +62,7 @@ impl Workshop {
 }
 
 /// The place of the root, with what an overlay wants beside it.
-fn prepare(volume: &Path) -> io::Result<PathBuf> {
+fn prepare(volume: &Path, standing: Standing) -> io::Result<NewRoot> {
     let overlay = volume.join(WRITABLE).join("root");
     for (path, mode) in [
         (volume.join(WRITABLE), 0o755),
@@ -63,5 +73,8 @@ fn prepare(volume: &Path) -> io::Result<PathBuf> {
         fs::create_dir(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
     }
-    Ok(overlay.join("upper"))
+    let path = overlay.join("upper");
+    standing.give(&path, 0, 0)?;
+    let first_id = (standing != Standing::Single).then(|| standing.id_on_disk(0));
+    Ok(NewRoot { path, first_id })
 }

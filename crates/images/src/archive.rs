@@ -12,7 +12,7 @@ use tar::{Archive, EntryType};
 use crate::config::{ImageConfig, MOST_BYTES, architecture, digest};
 use crate::error::ImageError;
 use crate::layer;
-use crate::unpack::{Limits, Tree, Unpacked};
+use crate::unpack::{Limits, Owners, Tree, Unpacked};
 
 /// More names are no image's.
 const MOST_FILES: usize = 10_000;
@@ -101,8 +101,8 @@ impl ArchiveImage {
     }
 
     /// Unpacks it into the empty directory `root`. When that fails, whatever is there is of no use. Blocks.
-    pub fn unpack(&self, root: &Path, limits: Limits) -> Result<Unpacked, ImageError> {
-        let mut tree = Tree::open(root, limits)?;
+    pub fn unpack(&self, root: &Path, owners: Owners, limits: Limits) -> Result<Unpacked, ImageError> {
+        let mut tree = Tree::open(root, owners, limits)?;
         for (number, (place, diff_id)) in self.layers.iter().zip(&self.config.diff_ids).enumerate() {
             let name = format!("layer {} of {}", number + 1, self.layers.len());
             let mut file = File::open(&self.path).map_err(ImageError::io(format!("open {name}")))?;
@@ -114,8 +114,8 @@ impl ArchiveImage {
 }
 
 /// Unpacks a plain tree of files, compressed or not, into the empty directory `root`. Blocks.
-pub fn unpack_files(archive: &Path, root: &Path, limits: Limits) -> Result<Unpacked, ImageError> {
-    let mut tree = Tree::open(root, limits)?;
+pub fn unpack_files(archive: &Path, root: &Path, owners: Owners, limits: Limits) -> Result<Unpacked, ImageError> {
+    let mut tree = Tree::open(root, owners, limits)?;
     let file = File::open(archive).map_err(ImageError::io("open the archive"))?;
     layer::apply(file, "the archive", None, &mut tree)?;
     Ok(tree.done())

@@ -18,4 +18,4 @@ pub use archive::{ArchiveImage, unpack_files};
 pub use config::ImageConfig;
 pub use error::ImageError;
 pub use registry::{Credentials, Mirrors, RegistryImage};
-pub use unpack::{Limits, Unpacked};
+pub use unpack::{Limits, Owners, Unpacked};

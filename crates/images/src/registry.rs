@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt;
 use crate::config::{ImageConfig, written};
 use crate::error::ImageError;
 use crate::layer;
-use crate::unpack::{Limits, Tree, Unpacked};
+use crate::unpack::{Limits, Owners, Tree, Unpacked};
 
 /// Longest silence of a registry.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -151,8 +151,8 @@ impl RegistryImage {
     }
 
     /// Unpacks what [`RegistryImage::download`] brought into the empty directory `root`. Blocks.
-    pub fn unpack(&self, place: &Path, root: &Path, limits: Limits) -> Result<Unpacked, ImageError> {
-        let mut tree = Tree::open(root, limits)?;
+    pub fn unpack(&self, place: &Path, root: &Path, owners: Owners, limits: Limits) -> Result<Unpacked, ImageError> {
+        let mut tree = Tree::open(root, owners, limits)?;
         for (number, diff_id) in self.config.diff_ids.iter().enumerate() {
             let name = format!("layer {} of {}", number + 1, self.layers.len());
             let path = place.join(number.to_string());

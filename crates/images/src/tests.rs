@@ -11,7 +11,7 @@ use tar::{Builder, EntryType, Header};
 
 use crate::config::digest;
 use crate::layer;
-use crate::unpack::Tree;
+use crate::unpack::{Owners, Tree};
 use crate::{ArchiveImage, ImageError, Limits, unpack_files};
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, entries: 1000 };
@@ -45,7 +45,7 @@ fn tar(entries: &[(EntryType, &str, &str)]) -> Vec<u8> {
 }
 
 fn apply(root: &Path, layers: &[Vec<u8>]) -> Result<crate::Unpacked, ImageError> {
-    let mut tree = Tree::open(root, LIMITS)?;
+    let mut tree = Tree::open(root, Owners::From(0), LIMITS)?;
     for content in layers {
         let diff_id = digest(content);
         layer::apply(&content[..], "a layer", Some(&diff_id), &mut tree)?;
@@ -154,7 +154,7 @@ fn bombs_are_bounded() {
     zipped.write_all(&tar(&[(Regular, "large", &large)])).expect("it compresses");
     let file = tempfile::NamedTempFile::new().expect("a file");
     fs::write(file.path(), zipped.finish().expect("it ends")).expect("written");
-    let refused = unpack_files(file.path(), root().path(), LIMITS);
+    let refused = unpack_files(file.path(), root().path(), Owners::From(0), LIMITS);
     assert!(matches!(refused, Err(ImageError::TooLarge(_))), "{refused:?}");
     let names: Vec<String> = (0..1001).map(|number| format!("f{number}")).collect();
     let entries: Vec<_> = names.iter().map(|name| (Regular, name.as_str(), "")).collect();
@@ -163,7 +163,7 @@ fn bombs_are_bounded() {
     // A header that would be held in memory.
     let mut archive = Builder::new(Vec::new());
     add(&mut archive, EntryType::XHeader, "pax", &"x".repeat(2 << 20));
-    let refused = Tree::open(root().path(), Limits { bytes: 1 << 30, entries: 10 })
+    let refused = Tree::open(root().path(), Owners::From(0), Limits { bytes: 1 << 30, entries: 10 })
         .and_then(|mut tree| layer::apply(&archive.into_inner().expect("an archive")[..], "a layer", None, &mut tree));
     assert!(matches!(refused, Err(ImageError::Hostile(_))), "{refused:?}");
 }
@@ -219,12 +219,13 @@ fn both_kinds_of_archives_hold_the_same_image() {
         let file = image(&layers, is_layout, false);
         let found = ArchiveImage::open(file.path()).expect("an image");
         let root = tempfile::tempdir().expect("a directory");
-        found.unpack(root.path(), LIMITS).expect("it unpacks");
+        found.unpack(root.path(), Owners::From(0), LIMITS).expect("it unpacks");
         assert!(!root.path().join("a").exists() && root.path().join("b").is_file());
         assert_eq!(found.config().env["PATH"], "/opt/bin:/bin");
         digests.push(found.config().digest.clone());
         let spoilt = image(&layers, is_layout, true);
-        let refused = ArchiveImage::open(spoilt.path()).and_then(|found| found.unpack(root.path(), LIMITS));
+        let refused =
+            ArchiveImage::open(spoilt.path()).and_then(|found| found.unpack(root.path(), Owners::From(0), LIMITS));
         assert!(refused.is_err(), "a changed byte is found");
     }
     assert_eq!(digests[0], digests[1]);

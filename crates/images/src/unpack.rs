@@ -32,6 +32,15 @@ pub struct Limits {
     pub entries: u64,
 }
 
+/// Whose the files become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owners {
+    /// The ids of the image, counted from here.
+    From(u32),
+    /// This process has no ids to give: all files are its own.
+    Ours,
+}
+
 /// What was left out on the way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unpacked {
@@ -52,6 +61,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// A directory that becomes an image's tree.
 pub(crate) struct Tree {
     root: OwnedFd,
+    owners: Owners,
     limits: Limits,
     budget: Budget,
     done: Unpacked,
@@ -62,11 +72,11 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub(crate) fn open(root: &Path, limits: Limits) -> Result<Self, ImageError> {
+    pub(crate) fn open(root: &Path, owners: Owners, limits: Limits) -> Result<Self, ImageError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(root, flags, Mode::empty()).map_err(|error| failed("open the tree", b"", error))?;
         let budget = Budget { left: limits.bytes, all: limits.bytes };
-        Ok(Self { root, limits, budget, done: Unpacked::default(), brought: HashSet::new(), recent: None })
+        Ok(Self { root, owners, limits, budget, done: Unpacked::default(), brought: HashSet::new(), recent: None })
     }
 
     pub(crate) fn budget(&self) -> Budget {
@@ -163,9 +173,7 @@ impl Tree {
             }
             EntryType::Symlink => {
                 symlinkat(text(&entry.link)?, parent, name).map_err(at("make"))?;
-                let (user, group) = self.owner(entry);
-                rustix::fs::chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
-                    .map_err(at("set the owner of"))
+                self.give(parent, name, entry).map_err(at("set the owner of"))
             }
             EntryType::Link => {
                 let target = normalized(&entry.link)?;
@@ -177,13 +185,20 @@ impl Tree {
             }
             EntryType::Fifo => {
                 let mode = Mode::from_raw_mode(entry.mode & 0o777);
-                mknodat(parent, name, FileType::Fifo, mode, 0).map_err(at("make"))
+                mknodat(parent, name, FileType::Fifo, mode, 0).map_err(at("make"))?;
+                self.give(parent, name, entry).map_err(at("set the owner of"))
             }
             other => Err(ImageError::Malformed(format!("'{}' is of an unknown kind ({other:?})", shown(path)))),
         }
     }
 
-    fn owner(&mut self, entry: &Entry) -> (Uid, Gid) {
+    /// For what cannot be opened.
+    fn give(&mut self, parent: BorrowedFd<'_>, name: &CString, entry: &Entry) -> rustix::io::Result<()> {
+        let (user, group) = self.owner(entry);
+        rustix::fs::chownat(parent, name, user, group, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn owner(&mut self, entry: &Entry) -> (Option<Uid>, Option<Gid>) {
         let mut stranger = false;
         let mut known = |id: u64| match u32::try_from(id) {
             Ok(small) if id < IDS => small,
@@ -192,16 +207,23 @@ impl Tree {
                 NOBODY
             }
         };
-        let ids = (Uid::from_raw(known(entry.user)), Gid::from_raw(known(entry.group)));
+        let (user, group) = (known(entry.user), known(entry.group));
         self.done.strangers += u64::from(stranger);
-        ids
+        self.ids(user, group)
+    }
+
+    fn ids(&self, user: u32, group: u32) -> (Option<Uid>, Option<Gid>) {
+        match self.owners {
+            Owners::From(first) => (Some(Uid::from_raw(first + user)), Some(Gid::from_raw(first + group))),
+            Owners::Ours => (None, None),
+        }
     }
 
     /// Owner first: the kernel takes set-user-id and capabilities away when it changes.
     fn finish(&mut self, made: BorrowedFd<'_>, entry: &Entry, path: &[u8]) -> Result<(), ImageError> {
         let (user, group) = self.owner(entry);
         let at = |what: &'static str| move |error| failed(what, path, error);
-        fchown(made, Some(user), Some(group)).map_err(at("set the owner of"))?;
+        fchown(made, user, group).map_err(at("set the owner of"))?;
         fchmod(made, Mode::from_raw_mode(entry.mode & 0o7777)).map_err(at("set the mode of"))?;
         for (name, value) in &entry.attributes {
             match rustix::fs::fsetxattr(made, name.as_str(), value, rustix::fs::XattrFlags::empty()) {
@@ -236,8 +258,10 @@ impl Tree {
             made = match self.resolve(part) {
                 Err(Errno::NOENT) => {
                     let name = text(part.rsplit(|byte| *byte == b'/').next().unwrap_or(part))?;
-                    let make = mkdirat(&made, &name, Mode::from_raw_mode(DIRECTORY_MODE));
-                    make.and_then(|()| openat(&made, &name, FOLLOW_NOTHING, Mode::empty()))
+                    let (root, group) = self.ids(0, 0);
+                    let made = mkdirat(&made, &name, Mode::from_raw_mode(DIRECTORY_MODE))
+                        .and_then(|()| openat(&made, &name, FOLLOW_NOTHING, Mode::empty()));
+                    made.and_then(|made| fchown(&made, root, group).map(|()| made))
                 }
                 other => other,
             }

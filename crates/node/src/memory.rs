@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use engine::NewRoot;
 use engine::net::{Policy, Rules};
 use engine::volume::VolumeDirectory;
 use jiff::Timestamp;
@@ -210,7 +211,7 @@ impl Engine for MemoryEngine {
     async fn make_root(&self, files: &FilesId, _limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError> {
         let root = self.directory.join(files.as_str());
         std::fs::create_dir(&root).map_err(|error| EngineError::failed("cannot make a root", error))?;
-        fill(&root)?;
+        fill(&NewRoot { path: root, first_id: None })?;
         lock(&self.inner).files.insert(files.clone());
         Ok(Vec::new())
     }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use engine::NewRoot;
 use engine::net::{Policy, Rules};
 use engine::volume::VolumeDirectory;
 use images::ImageError;
@@ -75,7 +76,7 @@ impl EngineError {
 }
 
 /// Fills a directory with the files of a root. It may block.
-pub type Fill = Box<dyn FnOnce(&Path) -> Result<(), ImageError> + Send>;
+pub type Fill = Box<dyn FnOnce(&NewRoot) -> Result<(), ImageError> + Send>;
 
 /// Why there is no root.
 #[derive(Debug, thiserror::Error)]

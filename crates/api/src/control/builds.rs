@@ -145,16 +145,16 @@ fn is_base(image: &str) -> bool {
     BASE_IMAGES.contains(&name.split(['@', ':']).next().unwrap_or_default())
 }
 
-/// How a registry is opened. Those of clouds hand out passwords of their own, by calls that this server does not make.
+/// How a registry is opened. Google's takes a service account's key as a password; Amazon's hands out passwords by a call of its own, which
+/// this server does not make.
 fn credentials(registry: &Value) -> Result<Credentials, Failure> {
     let text = |name: &str| registry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     match text("type").as_str() {
         "registry" => Ok(Credentials { username: text("username"), password: text("password") }),
-        kind @ ("aws" | "gcp") => {
-            let message = format!(
-                "fromImageRegistry: type '{kind}' is not implemented by this server; give a name and a password (type 'registry'), \
-                 such as the cloud's own tool prints"
-            );
+        "gcp" => Ok(Credentials { username: "_json_key".to_owned(), password: text("serviceAccountJson") }),
+        "aws" => {
+            let message = "fromImageRegistry: type 'aws' is not implemented by this server; use type 'registry' with the name AWS and the \
+                           password that `aws ecr get-login-password` prints";
             Err(Failure::new(StatusCode::NOT_IMPLEMENTED, message))
         }
         other => Err(Failure::bad_request(format!("fromImageRegistry: there is no type '{other}'"))),

@@ -90,7 +90,7 @@ fn write_for_one(target: &Path) -> io::Result<()> {
     fs::set_permissions(&sudo, fs::Permissions::from_mode(0o755))?;
     let settings = target.join("root/etc/apt/apt.conf.d");
     fs::create_dir_all(&settings)?;
-    fs::write(settings.join("99-one-user"), "APT::Sandbox::User \"root\";\n")
+    fs::write(settings.join("99-one-user"), texts::APT_OF_ONE)
 }
 
 fn is_for_all(found: &Metadata) -> bool {

@@ -8,13 +8,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, ResolveFlags, chownat, fchmod, fchown, mkdirat, open, openat2, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, fchmod, fchown, mkdirat, open, openat2, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
-use super::accounts::{USER, USER_ID};
+use super::accounts::{USER, USER_ID, User};
 use super::texts;
+use crate::standing::Standing;
 
 /// Larger files of accounts are not read.
 const MOST_TEXT: u64 = 1 << 20;
@@ -44,14 +45,15 @@ const WANTED: [(&[&str], &str); 2] = [
 ];
 
 /// Furnishes the tree at `root`; says what it lacks that cannot be given.
-pub(crate) fn furnish(root: &Path) -> io::Result<Vec<String>> {
+pub(crate) fn furnish(root: &Path, standing: Standing) -> io::Result<Vec<String>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let tree = Tree(open(root, flags, Mode::empty())?);
+    let tree = Tree { root: open(root, flags, Mode::empty())?, standing };
+    let user = User::of(standing);
     for (path, mode) in DIRECTORIES {
         tree.directory(path, mode)?;
     }
     let (passwd, group) = (tree.text("etc/passwd")?, tree.text("etc/group")?);
-    let (passwd, group) = (with_user(&passwd), with_group(&group));
+    let (passwd, group) = (with_user(&passwd, user), with_group(&group, user));
     tree.write("etc/passwd", &passwd, 0o644)?;
     tree.write("etc/group", &group, 0o644)?;
     let shadow = tree.text("etc/shadow")?;
@@ -68,6 +70,13 @@ pub(crate) fn furnish(root: &Path) -> io::Result<Vec<String>> {
     if !tree.has("etc/sudoers") {
         tree.write("etc/sudoers", texts::SUDOERS, 0o440)?;
     }
+    if user == User::Root {
+        for directory in ["usr/bin", "etc/apt", "etc/apt/apt.conf.d"] {
+            tree.directory(directory, 0o755)?;
+        }
+        tree.write("usr/bin/sudo", texts::SUDO_OF_ONE, 0o755)?;
+        tree.write("etc/apt/apt.conf.d/99-one-user", texts::APT_OF_ONE, 0o644)?;
+    }
     tree.home()?;
     let lacks = |programs: &[&str]| !programs.iter().any(|program| tree.has(program));
     let mut missing: Vec<String> =
@@ -79,12 +88,15 @@ pub(crate) fn furnish(root: &Path) -> io::Result<Vec<String>> {
     Ok(missing)
 }
 
-struct Tree(OwnedFd);
+struct Tree {
+    root: OwnedFd,
+    standing: Standing,
+}
 
 impl Tree {
     fn open(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), inside)
+        openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), inside)
     }
 
     fn has(&self, path: &str) -> bool {
@@ -110,7 +122,17 @@ impl Tree {
         }
         mkdirat(&above, name, Mode::from_raw_mode(mode))?;
         let made = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.give(made.as_fd(), 0)?;
         Ok(fchmod(made, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Gives a file to a user of the sandbox and its group of the same number. Where there is a single id, it is everybody's.
+    fn give(&self, file: BorrowedFd<'_>, id: u32) -> io::Result<()> {
+        if self.standing == Standing::Single {
+            return Ok(());
+        }
+        let id = self.standing.id_on_disk(id);
+        Ok(fchown(file, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)))?)
     }
 
     /// The text of a small file; nothing when it is absent.
@@ -129,6 +151,10 @@ impl Tree {
 
     /// A new file of root's, in the place of whatever is there.
     fn write(&self, path: &str, text: &str, mode: u32) -> io::Result<()> {
+        self.write_for(0, path, text, mode)
+    }
+
+    fn write_for(&self, owner: u32, path: &str, text: &str, mode: u32) -> io::Result<()> {
         let (above, name) = self.above(path)?;
         match statat(&above, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
@@ -139,6 +165,7 @@ impl Tree {
             Err(error) => return Err(error.into()),
         }
         let made = make_file(above.as_fd(), name)?;
+        self.give(made.as_fd(), owner)?;
         fchmod(&made, Mode::from_raw_mode(mode))?;
         File::from(made).write_all(text.as_bytes())
     }
@@ -148,13 +175,11 @@ impl Tree {
         let home = format!("home/{USER}");
         self.directory(&home, 0o755)?;
         let directory = self.open(&home, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let (user, group) = (Uid::from_raw(USER_ID), Gid::from_raw(USER_ID));
-        fchown(&directory, Some(user), Some(group))?;
+        self.give(directory.as_fd(), USER_ID)?;
         for (name, text) in [(".profile", texts::HOME_PROFILE), (".bashrc", texts::HOME_BASHRC)] {
             let path = format!("{home}/{name}");
             if !self.has(&path) {
-                self.write(&path, text, 0o644)?;
-                chownat(&directory, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+                self.write_for(USER_ID, &path, text, 0o644)?;
             }
         }
         Ok(())
@@ -171,7 +196,7 @@ fn ended(text: &str) -> String {
 }
 
 /// Whoever had the number of `user` before is `user` now: files of an image that belong to its first person are theirs.
-fn with_user(passwd: &str) -> String {
+fn with_user(passwd: &str, user: User) -> String {
     let is_other = |line: &&str| {
         let mut fields = line.split(':');
         let (name, number) = (fields.next(), fields.nth(1));
@@ -181,11 +206,14 @@ fn with_user(passwd: &str) -> String {
     if !lines.iter().any(|line| line.starts_with("root:")) {
         lines.insert(0, "root:x:0:0:root:/root:/bin/sh");
     }
-    lines.push("user:x:1000:1000::/home/user:/bin/bash");
+    match user {
+        User::Own => lines.push("user:x:1000:1000::/home/user:/bin/bash"),
+        User::Root => lines.insert(0, "user:x:0:0::/home/user:/bin/bash"),
+    }
     lines.join("\n") + "\n"
 }
 
-fn with_group(group: &str) -> String {
+fn with_group(group: &str, user: User) -> String {
     let is_other = |line: &&str| {
         let mut fields = line.split(':');
         let (name, number) = (fields.next(), fields.nth(1));
@@ -198,7 +226,10 @@ fn with_group(group: &str) -> String {
     for line in lines.iter_mut().filter(|line| line.starts_with("sudo:")) {
         line.push_str(if line.ends_with(':') { USER } else { ",user" });
     }
-    lines.push(format!("{USER}:x:1000:"));
+    match user {
+        User::Own => lines.push(format!("{USER}:x:1000:")),
+        User::Root => lines.insert(0, format!("{USER}:x:0:")),
+    }
     lines.join("\n") + "\n"
 }
 
@@ -212,24 +243,24 @@ mod tests {
     #[test]
     fn an_empty_tree_becomes_one_that_boots() {
         let root = tempfile::tempdir().expect("a directory");
-        let missing = furnish(root.path()).expect("it can be furnished");
+        let missing = furnish(root.path(), Standing::of_this_process()).expect("it can be furnished");
         assert_eq!(missing.len(), 2, "{missing:?}");
         let passwd = fs::read_to_string(root.path().join("etc/passwd")).expect("it is there");
         assert_eq!(passwd, "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/bash\n");
         assert!(root.path().join("home/user/.profile").is_file());
-        assert!(furnish(root.path()).is_ok(), "again");
+        assert!(furnish(root.path(), Standing::of_this_process()).is_ok(), "again");
     }
 
     #[test]
     fn the_first_person_of_an_image_becomes_user() {
         let before = "root:x:0:0:root:/root:/bin/bash\nnode:x:1000:1000::/home/node:/bin/bash\ngit:x:99:99::/:/bin/sh";
-        let after = with_user(before);
+        let after = with_user(before, User::Own);
         assert!(
             !after.contains("node:") && after.contains("git:x:99") && after.contains("user:x:1000:1000"),
             "{after}"
         );
         assert_eq!(
-            with_group("root:x:0:\nsudo:x:27:bob\nnode:x:1000:"),
+            with_group("root:x:0:\nsudo:x:27:bob\nnode:x:1000:", User::Own),
             "root:x:0:\nsudo:x:27:bob,user\nuser:x:1000:\n"
         );
     }
@@ -246,7 +277,7 @@ mod tests {
             symlink(outside.path().join(name), root.path().join("etc").join(name)).expect("a link");
         }
         symlink("../../../../../../etc", root.path().join("tmp")).expect("a link");
-        furnish(root.path()).expect("it can be furnished");
+        furnish(root.path(), Standing::of_this_process()).expect("it can be furnished");
         for path in ["passwd", "profile", "x"] {
             let text = fs::read_to_string(outside.path().join(path)).expect("it is there");
             assert_eq!(text, "untouched", "{path}");

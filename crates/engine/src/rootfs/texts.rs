@@ -60,6 +60,9 @@ pub(super) const ENVIRONMENT: &str = "PATH=\"/usr/local/sbin:/usr/local/bin:/usr
 /// Packages ask it before they start a service; a sandbox has no service manager.
 pub(super) const POLICY_RC_D: &str = "#!/bin/sh\nexit 101\n";
 
+/// Settings of apt where it cannot become somebody else.
+pub(super) const APT_OF_ONE: &str = "APT::Sandbox::User \"root\";\n";
+
 /// sudo where everybody is root already, under the only id there is. It takes sudo's usual options and runs the command.
 pub(super) const SUDO_OF_ONE: &str = r#"#!/bin/bash
 # This sandbox has a single id, which is root's: there is nobody to become. See `sandbar doctor` on the host.

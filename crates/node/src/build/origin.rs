@@ -3,10 +3,11 @@
 //! An image is unpacked once, into files that the cache keeps under the image's own digest; a build begins with a copy of them.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use engine::NewRoot;
 use images::{
-    ArchiveImage, Credentials, ImageConfig, ImageError, Limits, Mirrors, RegistryImage, Unpacked, unpack_files,
+    ArchiveImage, Credentials, ImageConfig, ImageError, Limits, Mirrors, Owners, RegistryImage, Unpacked, unpack_files,
 };
 
 use super::layers::Layer;
@@ -14,6 +15,7 @@ use super::runner::{Failed, Reporter};
 use crate::faults::Point;
 use crate::id::FilesId;
 use crate::log::LogLevel;
+use crate::owner::chain;
 use crate::ports::{Fill, RootError};
 use crate::template::{Defaults, Resolved};
 use crate::world::World;
@@ -65,8 +67,7 @@ pub(super) enum Source {
 
 impl From<ImageError> for Failed {
     fn from(error: ImageError) -> Self {
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-        Self::new(format!("{error}{cause}"))
+        Self::new(chain(&error))
     }
 }
 
@@ -154,10 +155,12 @@ pub(super) async fn provide(
             let place = draft.path().to_owned();
             let tell = |line: String| reporter.write(LogLevel::Info, &line);
             image.download(&place, limit, &tell).await?;
-            Box::new(move |root: &Path| image.unpack(&place, root, limits).map(&mut done))
+            Box::new(move |root| image.unpack(&place, &root.path, owners(root), limits).map(&mut done))
         }
-        Source::Archive(image) => Box::new(move |root: &Path| image.unpack(root, limits).map(&mut done)),
-        Source::Tree(path) => Box::new(move |root: &Path| unpack_files(&path, root, limits).map(&mut done)),
+        Source::Archive(image) => Box::new(move |root| image.unpack(&root.path, owners(root), limits).map(&mut done)),
+        Source::Tree(path) => {
+            Box::new(move |root| unpack_files(&path, &root.path, owners(root), limits).map(&mut done))
+        }
         Source::Files(_) | Source::Stage(_) => return Err(Failed::new("these files are here already")),
     };
     reporter.write(LogLevel::Info, "unpacking the image");
@@ -176,6 +179,10 @@ pub(super) async fn provide(
     unused?;
     world.faults.pass(Point::BuildRootRecorded);
     Ok(Some(files))
+}
+
+fn owners(root: &NewRoot) -> Owners {
+    root.first_id.map_or(Owners::Ours, Owners::From)
 }
 
 fn report(unpacked: &Unpacked, reporter: &Reporter<'_>) {

@@ -14,6 +14,7 @@ use crate::faults::Point;
 use crate::guest_process::{self, Output, Script};
 use crate::id::FilesId;
 use crate::log::LogLevel;
+use crate::owner::chain;
 use crate::ports::{EngineError, RecordsError};
 use crate::sandbox::Resources;
 use crate::start_command::{self, DEFAULT_USER};
@@ -47,8 +48,7 @@ impl Failed {
 
 impl From<EngineError> for Failed {
     fn from(error: EngineError) -> Self {
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-        Self::new(format!("{error}{cause}"))
+        Self::new(chain(&error))
     }
 }
 

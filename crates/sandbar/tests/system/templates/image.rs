@@ -23,7 +23,13 @@ pub(super) fn digest(bytes: &[u8]) -> String {
 }
 
 fn entry(archive: &mut Builder<Vec<u8>>, kind: EntryType, path: &str, content: &[u8]) {
+    entry_of(0, archive, kind, path, content);
+}
+
+fn entry_of(owner: u64, archive: &mut Builder<Vec<u8>>, kind: EntryType, path: &str, content: &[u8]) {
     let mut header = Header::new_gnu();
+    header.set_uid(owner);
+    header.set_gid(owner);
     header.set_entry_type(kind);
     header.set_mode(0o755);
     header.set_size(content.len() as u64);
@@ -46,6 +52,7 @@ impl Image {
         entry(&mut first, EntryType::Regular, "etc/gone", b"x");
         entry(&mut second, EntryType::Regular, "etc/.wh.gone", b"");
         entry(&mut second, EntryType::Regular, "etc/marker", marker.as_bytes());
+        entry_of(1000, &mut second, EntryType::Regular, "srv/own", b"");
         let layers = vec![first.into_inner().expect("an archive"), second.into_inner().expect("an archive")];
         let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
         let diff_ids: Vec<String> = layers.iter().map(|layer| digest(layer)).collect();

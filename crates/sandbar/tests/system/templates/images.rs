@@ -4,14 +4,21 @@ use super::image::{Image, digest};
 use super::registry::{PASSWORD, Registry, USER};
 use super::{build, cli, create, write};
 use crate::support::{Program, Server};
+use testing::User;
 
 #[track_caller]
 fn check(server: &Server, template: &str, marker: &str) {
+    check_as("1000", server, template, marker);
+}
+
+#[track_caller]
+fn check_as(user: &str, server: &Server, template: &str, marker: &str) {
     let sandbox = create(server, template);
     assert_eq!(sandbox.must("user", "cat /etc/marker"), marker);
     assert_eq!(
-        sandbox.must("user", "test ! -e /etc/gone && pwd && id -u && echo $FROM_IMAGE"),
-        "/home/user\n1000\nyes\n"
+        sandbox
+            .must("user", "test ! -e /etc/gone && test -O /srv/own && test -O ~ && pwd && id -u && echo $FROM_IMAGE"),
+        format!("/home/user\n{user}\nyes\n")
     );
     // Nothing of the base is in it.
     assert!(!sandbox.run("test -e /usr/bin/python3").ok());
@@ -62,6 +69,27 @@ fn an_image_is_the_same_wherever_it_comes_from() {
     let spoilt = pull(signed(PASSWORD), &format!("{}/team/spoilt:v1", registry.address));
     assert!(!spoilt.status.success() && String::from_utf8_lossy(&spoilt.stderr).contains("digest"), "{spoilt:?}");
     check(&server, "pulled", "two");
+}
+
+#[test]
+fn a_server_that_is_not_root_builds_them_too() {
+    for (user, id) in [(User::with_subordinate_ids(), "1000"), (User::with_a_single_id(), "0")] {
+        let (server, place) = (Server::of_user(user, &["--no-studio"]), tempfile::tempdir().expect("a directory"));
+        let dockerfile = "FROM e2bdev/base\nCOPY own /srv/own\nRUN cat /srv/own >/srv/made && chmod 4755 /srv/made\n";
+        write(place.path(), &[("context/Dockerfile", dockerfile), ("context/own", "own"), ("empty/none", "")]);
+        let at = |name: &str| place.path().join(name).display().to_string();
+        Image::new("one").save(&place.path().join("saved.tar"));
+        build(&server, &["--from", &at("saved.tar"), "--name", "saved", &at("empty")]);
+        check_as(id, &server, "saved", "one");
+        build(&server, &["--name", "app", &at("context")]);
+        let sandbox = create(&server, "app");
+        assert_eq!(sandbox.must("user", "cat /srv/made; stat -c ' %U %a' /srv/made"), owned_by(id));
+    }
+}
+
+/// Where all have one id, `user` is the name that it is found under.
+fn owned_by(id: &str) -> &'static str {
+    if id == "0" { "own user 4755\n" } else { "own root 4755\n" }
 }
 
 #[test]
