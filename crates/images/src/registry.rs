@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,8 +40,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Where images are asked for instead of at their registry: `docker.io` → `mirror.example:5000`. A registry that begins with `http://`, on
-/// either side, is spoken to without TLS; so is loopback.
+/// Where images are asked for instead of at their registry: `docker.io` → `mirror.example:5000`. A mirror that begins with `http://` is spoken
+/// to without TLS; so is loopback, unless the mirror begins with `https://`.
 #[derive(Debug, Clone, Default)]
 pub struct Mirrors(pub BTreeMap<String, String>);
 
@@ -50,10 +51,19 @@ impl Mirrors {
         // As images name Docker's own, and as its server is called.
         let names = if registry == "index.docker.io" { &["docker.io", "index.docker.io"][..] } else { &[registry] };
         let mirror = names.iter().find_map(|name| self.0.get(*name)).map_or(registry, String::as_str);
-        let host = mirror.trim_start_matches("http://").trim_start_matches("https://").trim_end_matches('/');
-        let is_loopback = host.starts_with("127.") || host.starts_with("localhost") || host.starts_with("[::1]");
-        (host.to_owned(), mirror.starts_with("http://") || is_loopback)
+        let (is_plain, host) = match mirror.split_once("://") {
+            Some((scheme, host)) => (scheme == "http", host),
+            None => (is_loopback(mirror), mirror),
+        };
+        (host.trim_end_matches('/').to_owned(), is_plain)
     }
+}
+
+/// By the whole name: one that merely begins so is somebody else's, who would be told the password.
+fn is_loopback(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// An image that a registry has; nothing of it is here yet but its description.
@@ -183,4 +193,31 @@ fn refused(name: &str, error: &OciDistributionError) -> ImageError {
             .join(": "),
     };
     ImageError::Registry { image: name.to_owned(), cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_and_who_is_named_so_is_spoken_to_without_tls() {
+        let mirrors = [
+            ("docker.io", "http://mirror.lan:5000/"),
+            ("a.example", "https://127.0.0.1:5443"),
+            ("b.example", "c.example"),
+        ];
+        let mirrors = Mirrors(mirrors.map(|(name, mirror)| (name.to_owned(), mirror.to_owned())).into());
+        for (registry, host, is_plain) in [
+            ("index.docker.io", "mirror.lan:5000", true),
+            ("a.example", "127.0.0.1:5443", false),
+            ("b.example", "c.example", false),
+            ("localhost:5000", "localhost:5000", true),
+            ("127.0.0.1:5000", "127.0.0.1:5000", true),
+            ("[::1]:5000", "[::1]:5000", true),
+            ("localhost.evil.example", "localhost.evil.example", false),
+            ("127.evil.example:80", "127.evil.example:80", false),
+        ] {
+            assert_eq!(mirrors.of(registry), (host.to_owned(), is_plain), "{registry}");
+        }
+    }
 }
