@@ -23,6 +23,12 @@ pub const LEASE_PATH: &str = "/sandbar/lease";
 /// `GET` with `after=SEQ`, answered with a list of [`LogEntry`].
 pub const LOG_PATH: &str = "/sandbar/log";
 
+/// A variable of a process to be started: what is sent to its standard input comes in this encoding, and the guest takes it off.
+/// The process then does not see the variable, by which it knows; where it does see it, the input arrives as it was sent.
+pub const STDIN_ENCODING: &str = "SANDBAR_STDIN_ENCODING";
+/// The one encoding there is: gzip, also several pieces of it one after the other.
+pub const STDIN_GZIP: &str = "gzip";
+
 /// The port where E2B's packages expect the code interpreter.
 pub const INTERPRETER_PORT: u16 = 49999;
 /// Where the guest has it: the edge leads requests for the port here, unless somebody listens there.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use http::{Response, StatusCode};
+use protocol::guest::{STDIN_ENCODING, STDIN_GZIP};
 use protocol::rest::Capabilities;
 use serde_json::{Value, json};
 
@@ -31,12 +32,15 @@ pub(super) fn list(app: &App) -> Response<Body> {
     let proxies = json!({ "schemes": ["socks5", "http", "https"] });
     // `POST /sandbar/templates/{id}/builds/{buildID}`.
     let builds = json!({ "origins": ["image", "template", "stage", "archive"] });
+    // The variable of a process that says so, and what it may say.
+    let encodings = json!({ "variable": STDIN_ENCODING, "encodings": [STDIN_GZIP] });
     let capabilities = [
         ("createResources", resources),
         ("egressProxy", proxies),
         ("limits", limits),
         ("replaceFiles", replacing),
         ("stagedBuilds", builds),
+        ("stdinEncodings", encodings),
     ];
     let capabilities = BTreeMap::from(capabilities.map(|(name, value)| (name.to_owned(), value)));
     let answer =

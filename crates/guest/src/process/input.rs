@@ -9,10 +9,14 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::Mutex;
 
+use super::inflate::Inflating;
+
 /// The writing end. Writers queue up in the order of their calls.
 pub(super) enum Input {
     /// `None`: closed, or never open.
     Pipe(Mutex<Option<pipe::Sender>>),
+    /// The same, for input that comes compressed.
+    Inflated(Mutex<Option<Inflating>>),
     Terminal {
         master: Arc<AsyncFd<OwnedFd>>,
         turn: Mutex<()>,
@@ -42,9 +46,19 @@ impl std::fmt::Display for InputError {
 
 impl Input {
     pub(super) async fn write_stdin(&self, bytes: &[u8]) -> Result<(), InputError> {
-        let Self::Pipe(pipe) = self else { return Err(InputError::IsTerminal) };
-        let mut pipe = pipe.lock().await;
-        pipe.as_mut().ok_or(InputError::Closed)?.write_all(bytes).await.map_err(InputError::Io)
+        match self {
+            Self::Pipe(pipe) => {
+                let mut pipe = pipe.lock().await;
+                pipe.as_mut().ok_or(InputError::Closed)?.write_all(bytes).await.map_err(InputError::Io)
+            }
+            Self::Inflated(inflating) => {
+                let mut open = inflating.lock().await;
+                let Err(failed) = open.as_mut().ok_or(InputError::Closed)?.push(bytes).await else { return Ok(()) };
+                *open = None;
+                Err(InputError::Io(failed))
+            }
+            Self::Terminal { .. } => Err(InputError::IsTerminal),
+        }
     }
 
     pub(super) async fn write_terminal(&self, mut bytes: &[u8]) -> Result<(), InputError> {
@@ -62,8 +76,11 @@ impl Input {
 
     /// End of file for the process. Closing twice is one close.
     pub(super) async fn close(&self) -> Result<(), InputError> {
-        let Self::Pipe(pipe) = self else { return Err(InputError::IsTerminal) };
-        *pipe.lock().await = None;
+        match self {
+            Self::Pipe(pipe) => *pipe.lock().await = None,
+            Self::Inflated(inflating) => *inflating.lock().await = None,
+            Self::Terminal { .. } => return Err(InputError::IsTerminal),
+        }
         Ok(())
     }
 

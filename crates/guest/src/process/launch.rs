@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use protocol::guest::{STDIN_ENCODING, STDIN_GZIP};
 use protocol::rpc::process::{ProcessConfig, StartRequest};
 use rustix::fs::{Gid, OFlags, Uid};
 use rustix::process::Pid;
@@ -18,6 +19,7 @@ use rustix::termios::tcsetwinsize;
 use tokio::net::unix::pipe;
 use tokio::sync::Mutex;
 
+use super::inflate::Inflating;
 use super::input::{Input, window};
 use super::output::Source;
 use crate::paths::{self, BadPath};
@@ -108,9 +110,17 @@ pub(super) struct Plan {
     streams: Streams,
 }
 
+#[derive(Clone, Copy)]
+enum Stdin {
+    None,
+    AsSent,
+    /// It comes compressed.
+    Inflated,
+}
+
 enum Streams {
     Pipes {
-        stdin: bool,
+        stdin: Stdin,
     },
     /// Output by pipes, no input, and orders on descriptors of their own.
     Controlled,
@@ -136,6 +146,14 @@ impl Plan {
         ]);
         variables.extend(guest.sandbox_env());
         variables.extend(envs.iter().map(|(name, value)| (name.clone(), value.clone())));
+        let stdin = match envs.get(STDIN_ENCODING) {
+            _ if !request.stdin.unwrap_or(true) => Stdin::None,
+            Some(encoding) if encoding == STDIN_GZIP && request.pty.is_unset() => Stdin::Inflated,
+            _ => Stdin::AsSent,
+        };
+        if matches!(stdin, Stdin::Inflated) {
+            variables.remove(STDIN_ENCODING);
+        }
         let program = find_program(cmd, variables.get("PATH").map_or("", String::as_str))?;
 
         let mut arguments = vec![CString::new(cmd.as_str())?];
@@ -146,7 +164,7 @@ impl Plan {
             variables.iter().map(|(name, value)| CString::new(format!("{name}={value}"))).collect::<Result<_, _>>()?;
         let streams = match request.pty.as_option() {
             Some(pty) => Streams::Terminal { cols: saturate(pty.size.cols), rows: saturate(pty.size.rows) },
-            None => Streams::Pipes { stdin: request.stdin.unwrap_or(true) },
+            None => Streams::Pipes { stdin },
         };
         let directory = CString::new(directory.as_os_str().as_bytes())?;
         Ok(Self { program, arguments, environment, directory, user, streams })
@@ -165,7 +183,7 @@ impl Plan {
                 let (orders, ours) = pipe()?;
                 let (answers, theirs) = pipe()?;
                 let ends = [above_all(&orders)?, above_all(&theirs)?];
-                let launched = self.with_pipes(false, Some([ends[0].as_fd(), ends[1].as_fd()]))?;
+                let launched = self.with_pipes(Stdin::None, Some([ends[0].as_fd(), ends[1].as_fd()]))?;
                 let control = Control {
                     orders: pipe::Sender::from_owned_fd(ours)?,
                     answers: pipe::Receiver::from_owned_fd(answers)?,
@@ -176,14 +194,15 @@ impl Plan {
         }
     }
 
-    fn with_pipes(&self, stdin: bool, control: Option<[BorrowedFd<'_>; 2]>) -> Result<Launched, LaunchError> {
+    fn with_pipes(&self, stdin: Stdin, control: Option<[BorrowedFd<'_>; 2]>) -> Result<Launched, LaunchError> {
         let (stdout, child_stdout) = pipe()?;
         let (stderr, child_stderr) = pipe()?;
-        let (child_stdin, sender) = if stdin {
-            let (reader, writer) = pipe()?;
-            (reader, Some(pipe::Sender::from_owned_fd(writer)?))
-        } else {
-            (fs::File::open("/dev/null")?.into(), None)
+        let (child_stdin, sender) = match stdin {
+            Stdin::None => (fs::File::open("/dev/null")?.into(), None),
+            Stdin::AsSent | Stdin::Inflated => {
+                let (reader, writer) = pipe()?;
+                (reader, Some(pipe::Sender::from_owned_fd(writer)?))
+            }
         };
         let source = Source::Pipes {
             stdout: Some(pipe::Receiver::from_owned_fd(stdout)?),
@@ -195,7 +214,11 @@ impl Plan {
             stderr: child_stderr.as_fd(),
             control,
         })?;
-        Ok(Launched { pid, input: Input::Pipe(Mutex::new(sender)), source, control: None })
+        let input = match (stdin, sender) {
+            (Stdin::Inflated, Some(sender)) => Input::Inflated(Mutex::new(Some(Inflating::new(sender)))),
+            (_, sender) => Input::Pipe(Mutex::new(sender)),
+        };
+        Ok(Launched { pid, input, source, control: None })
     }
 
     fn in_terminal(&self, cols: u16, rows: u16) -> Result<Launched, LaunchError> {

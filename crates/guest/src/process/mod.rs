@@ -2,6 +2,7 @@
 
 mod controlled;
 mod exit;
+mod inflate;
 mod input;
 mod launch;
 mod output;

@@ -12,6 +12,7 @@ use protocol::rpc::process::process_event::Event;
 use protocol::rpc::process::process_event::data_event::Output;
 use protocol::rpc::process::{ListResponse, ProcessConfig, StartRequest, StartResponse};
 use serde_json::json;
+use sha2::Digest as _;
 
 use crate::common::{EventStream, Guest, Message, envelope, eventually, head, write_chunk};
 
@@ -174,6 +175,41 @@ fn input_is_echoed_and_closing_it_ends_the_program() {
     let input = json!({"process": {"pid": pid}, "input": {"stdin": STANDARD.encode("x")}});
     assert_eq!(guest.call("process.Process/SendInput", &input).expect_err("disabled").code, "internal");
     drop(stream);
+}
+
+/// Several pieces of gzip, cut anywhere, and a process that does not see how they came.
+#[test]
+fn input_that_comes_compressed_is_inflated() {
+    let compressed = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).expect("memory");
+        encoder.finish().expect("memory")
+    };
+    let guest = Guest::start();
+    let start = |line: &str| {
+        let config = json!({"cmd": "/bin/bash", "args": ["-c", line], "envs": {"SANDBAR_STDIN_ENCODING": "gzip"}});
+        guest.start_process(line, &json!({"process": config}), &[])
+    };
+    let send = |pid: u64, bytes: &[u8]| {
+        let input = json!({"process": {"pid": pid}, "input": {"stdin": STANDARD.encode(bytes)}});
+        guest.call("process.Process/SendInput", &input)
+    };
+    let (pid, stream) = start("echo ${SANDBAR_STDIN_ENCODING-unset}; sha256sum");
+    let large: Vec<u8> = (0..3_000_000_u32).flat_map(|number| (number / 7).to_le_bytes()).collect();
+    let whole = [compressed(b"first "), compressed(&large)].concat();
+    for piece in whole.chunks(700_001) {
+        send(pid, piece).expect("sent");
+    }
+    guest.call("process.Process/CloseStdin", &json!({"process": {"pid": pid}})).expect("closed");
+    let digest = sha2::Sha256::digest([b"first ", &large[..]].concat());
+    let hexadecimal: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let run = stream.finish();
+    assert_eq!(String::from_utf8_lossy(&run.stdout), format!("unset\n{hexadecimal}  -\n"));
+
+    // What is wrong is told to whoever sends more.
+    let (pid, _stream) = start("cat >/dev/null; sleep 300");
+    send(pid, b"no gzip at all").expect("taken before it is looked at");
+    eventually("the input is refused", || send(pid, b"more").err());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use protocol::guest::{STDIN_ENCODING, STDIN_GZIP};
 use protocol::rpc::process::{ProcessConfig, StartRequest};
 
 /// As the official SDKs.
@@ -91,6 +92,16 @@ impl Command {
     pub fn stdin(mut self) -> Self {
         self.stdin = true;
         self
+    }
+
+    /// As [`Command::stdin`], and what is sent is gzip, which the sandbox inflates before the command reads it.
+    ///
+    /// Sandbar's own: [`crate::Client::capabilities`] has `stdinEncodings` where it works. Elsewhere the command reads what was
+    /// sent, and sees the variable `SANDBAR_STDIN_ENCODING`. A piece is taken before the command has read it, so that the next one
+    /// may travel: what was wrong with it is told to whoever sends more, and close the input to end it.
+    #[must_use]
+    pub fn stdin_gzip(self) -> Self {
+        self.stdin().env(STDIN_ENCODING, STDIN_GZIP)
     }
 
     /// A name to find it by, with [`super::Commands::connect_tag`].

@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use sdk::{CommandError, Process, Sandbox, SandboxId};
-use tracing::{info, warn};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
 
 use super::Snapshots;
 use super::digest::{Digest, Hasher};
@@ -18,7 +20,7 @@ use super::listing::{Generations, ManifestError};
 use super::manifest::{FilePath, Manifest};
 use super::script::{self, Ended, Input, Patience, Script, ScriptError};
 use super::store::StoreError;
-use super::verify::{Mismatch, verify};
+use super::verify::{Comparison, Mismatch, Question};
 use crate::chain::chain;
 use crate::faults::{Point, reach};
 
@@ -279,7 +281,7 @@ impl Snapshots {
         Ok(manifest)
     }
 
-    /// Unpacks and verifies the files, beside those that are there.
+    /// Unpacks the files beside those that are there, and verifies them: every one is read back as soon as it is there.
     async fn stage(
         &self,
         sandbox: &Sandbox,
@@ -290,24 +292,42 @@ impl Snapshots {
         let Manifest { root, stamp, archive, .. } = manifest;
         let (id, stamp) = (sandbox.id().clone(), *stamp);
         let trouble = |error| of_script(sandbox, error);
-        let arguments = vec![root.clone(), stage.to_owned(), archive.bytes.to_string()];
-        let quiet = self.quiet();
-        let script = Script::start(sandbox, script::UNPACK, arguments, Input::Open, quiet).await.map_err(trouble)?;
+        let question = Question::about(manifest).expect("memory takes what is written to it");
+        let (input, who) = match inflates(sandbox).await {
+            true => (Input::Gzip, "guest"),
+            false => (Input::Open, "script"),
+        };
+        let bytes = question.compressed.len() as u64 + archive.bytes;
+        let numbers = [bytes, question.bytes as u64, question.files as u64].map(|number| number.to_string());
+        let arguments: Vec<String> =
+            [root.clone(), stage.to_owned()].into_iter().chain(numbers).chain([who.to_owned()]).collect();
+        let script = Script::start(sandbox, script::UNPACK, arguments, input, self.quiet()).await.map_err(trouble)?;
         reach(Point::RestoreUnpacking).await;
 
         let process = script.process();
+        let mut comparison = Comparison::new(manifest, script.as_root);
+        let heard = watch::Sender::new(Instant::now());
         let content = self.objects.read(key::archive(project, stamp), archive.bytes);
-        let mut sending = pin!(send(&process, content));
-        let mut reading = pin!(script.finish(|_| {}));
+        let mut sending = pin!(send(&process, question.compressed, content, input));
+        let reading = script.finish(|bytes| {
+            heard.send_replace(Instant::now());
+            comparison.push(&bytes);
+        });
+        // Not pinned where it is: the comparison is needed when it is done.
+        let mut reading = Box::pin(reading);
         // Whoever fails first: a `tar` that ended early takes no more, and then the rest of the archive shows why; an archive
         // that cannot be read leaves `tar` waiting.
         let (sent, ended) = tokio::select! {
             sent = &mut sending => match sent {
-                Ok(sent) => (Ok(sent), tokio::time::timeout(self.settings.silence, reading).await),
-                Err(error) => (Err(error), Ok(Err(ScriptError::Silent(Duration::ZERO)))),
+                Ok(sent) => {
+                    heard.send_replace(Instant::now());
+                    (Ok(sent), unless_silent(&mut reading, &heard, self.settings.silence).await)
+                }
+                Err(error) => (Err(error), None),
             },
-            ended = &mut reading => (sending.await, Ok(ended)),
+            ended = &mut reading => (sending.await, Some(ended)),
         };
+        drop(reading);
         let sent = match sent {
             Ok(sent) => sent,
             Err(error) => {
@@ -319,7 +339,7 @@ impl Snapshots {
                 });
             }
         };
-        let Ok(ended) = ended else {
+        let Some(ended) = ended else {
             kill(&process).await;
             return Err(RestoreError::Silent { id, after: self.settings.silence }.into());
         };
@@ -337,10 +357,7 @@ impl Snapshots {
         }
         reach(Point::RestoreUnpacked).await;
 
-        match verify(sandbox, manifest, stage, quiet).await.map_err(trouble)? {
-            Ok(()) => Ok(()),
-            Err(Mismatch { path, what }) => Err(Failure::Flawed(Flaw::Mismatch { path, what })),
-        }
+        comparison.finish().map_err(|Mismatch { path, what }| Failure::Flawed(Flaw::Mismatch { path, what }))
     }
 
     async fn swap(&self, sandbox: &Sandbox, manifest: &Manifest, stage: &str) -> Result<(), RestoreError> {
@@ -395,11 +412,45 @@ enum Sending {
     Sandbox(CommandError),
 }
 
-/// Sends an archive to `tar`, and says what its digest is. Goes on reading when `tar` takes no more.
-async fn send(process: &Process, content: impl Stream<Item = Result<Bytes, StoreError>>) -> Result<Digest, Sending> {
+/// Whether the sandbox inflates what is sent to a process, which is twice as quick as `gzip`. A server that cannot be asked is taken for
+/// plain E2B.
+async fn inflates(sandbox: &Sandbox) -> bool {
+    match sandbox.client().capabilities().await {
+        Ok(found) => found.is_some_and(|found| found.capabilities.contains_key("stdinEncodings")),
+        Err(error) => {
+            debug!(error = %chain(&error), "the server does not say what it can");
+            false
+        }
+    }
+}
+
+/// What `reading` comes to; none when nothing was heard for so long.
+async fn unless_silent<T>(
+    reading: &mut (impl Future<Output = T> + Unpin),
+    heard: &watch::Sender<Instant>,
+    silence: Duration,
+) -> Option<T> {
+    loop {
+        let until = *heard.borrow() + silence;
+        match tokio::time::timeout_at(until, &mut *reading).await {
+            Ok(read) => return Some(read),
+            Err(_) if *heard.borrow() + silence > until => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Sends the question and the archive, and says what the archive's digest is. Goes on reading when `tar` takes no more.
+async fn send(
+    process: &Process,
+    question: Bytes,
+    content: impl Stream<Item = Result<Bytes, StoreError>>,
+    input: Input,
+) -> Result<Digest, Sending> {
     let mut content = pin!(content);
     let mut hasher = Hasher::default();
-    let (mut open, mut half) = (true, false);
+    let mut half = false;
+    let mut open = taken(process.send_stdin(question).await)?;
     while let Some(piece) = content.next().await {
         let piece = piece.map_err(Sending::Store)?;
         // While the sandbox takes it: one after the other, `tar` would wait for every digest.
@@ -408,20 +459,27 @@ async fn send(process: &Process, content: impl Stream<Item = Result<Bytes, Store
             hasher.update(&hashed);
             hasher
         });
-        if open {
-            match process.send_stdin(piece).await {
-                Ok(()) => {}
-                Err(CommandError::NotFound { .. } | CommandError::InputRefused { .. }) => open = false,
-                Err(error) => return Err(Sending::Sandbox(error)),
-            }
-        }
+        open = open && taken(process.send_stdin(piece).await)?;
         hasher = hashing.await.expect("a digest is made of any bytes");
         if !half {
             half = true;
             reach(Point::RestoreHalfSent).await;
         }
     }
+    // Where the script inflates, it counts.
+    if open && input == Input::Gzip {
+        taken(process.close_stdin().await)?;
+    }
     Ok(hasher.finish())
+}
+
+/// Whether the process took it; one that has ended takes no more.
+fn taken(sent: Result<(), CommandError>) -> Result<bool, Sending> {
+    match sent {
+        Ok(()) => Ok(true),
+        Err(CommandError::NotFound { .. } | CommandError::InputRefused { .. }) => Ok(false),
+        Err(error) => Err(Sending::Sandbox(error)),
+    }
 }
 
 async fn kill(process: &Process) {

@@ -144,6 +144,29 @@ async fn a_file_that_comes_back_wrong() {
     two.falls_back(|flaw| matches!(flaw, Flaw::Mismatch { path, .. } if path.text() == "p/link")).await;
 }
 
+/// What was sent is as it must be, and what is on the sandbox's disk is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_went_wrong() {
+    let two = Two::new().await;
+    let wrapper = r#"cat >/usr/local/bin/tar <<'END' && chmod +x /usr/local/bin/tar
+#!/bin/bash
+/usr/bin/tar "$@"
+status=$?
+if [[ " $* " == *" --extract "* && ! -e /var/once ]]; then
+  touch /var/once
+  printf x | dd of=p/random conv=notrunc bs=1 seek=5000 status=none
+fi
+exit $status
+END"#;
+    let made = two.sandbox.commands().run(sdk::Command::new(wrapper).user("root")).await.expect("it runs");
+    assert!(made.success(), "{made:?}");
+    let restored = two.snapshots.restore(&two.sandbox, &two.id, Which::Newest).await.expect("a restore");
+    assert_eq!(restored.stamp, two.first.stamp);
+    let [(stamp, Flaw::Mismatch { path, what })] = &restored.skipped_generations[..] else { panic!("{restored:?}") };
+    assert_eq!((*stamp, &*path.text(), *what), (two.second.stamp, "p/random", "its content differs"));
+    assert_same(&tree(&two.sandbox).await, &two.first_tree);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_leaves_the_files_as_they_were() {
     let server = Server::shared(&[]);

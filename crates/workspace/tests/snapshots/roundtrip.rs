@@ -9,11 +9,14 @@ use crate::support::{assert_same, make_hostile_tree, project, run, s3_objects, s
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_that_is_hard_to_keep_is_kept() {
-    let server = Server::shared(&[]);
-    let (old, new) = tokio::join!(server.sandbox(), server.sandbox());
+    // From a server of ours to one that is plain E2B, where the sandbox has to inflate by itself, and to its like.
+    let (server, plain) = (Server::shared(&[]), Server::shared(&["--no-extensions"]));
+    let (old, like, new) = tokio::join!(server.sandbox(), server.sandbox(), plain.sandbox());
     make_hostile_tree(&old).await;
     let wanted = tree(&old).await;
-    run(&new, "mkdir -p project/src/stray && echo stray >project/src/stray/file && echo changed >.bashrc").await;
+    let stray = "mkdir -p project/src/stray && echo stray >project/src/stray/file && echo changed >.bashrc";
+    run(&new, stray).await;
+    run(&like, stray).await;
 
     let s3 = S3Server::shared();
     let directory = tempfile::tempdir().expect("a directory");
@@ -22,17 +25,17 @@ async fn everything_that_is_hard_to_keep_is_kept() {
         Objects::disk(directory.path()).expect("a store"),
         s3_objects(&s3, "roundtrip", S3Server::SECRET),
     ];
-    for objects in stores {
+    for (objects, new) in stores.into_iter().zip([&like, &new, &like]) {
         let snapshots = snapshots(objects);
         let project = project("hostile");
         let saved = snapshots.save(&old, &project, &SnapshotOptions::default()).await.expect("a snapshot");
         assert_eq!((saved.changed.len(), saved.left_out.len()), (0, 0), "{saved:?}");
         assert_same(&tree(&old).await, &wanted);
 
-        let restored = snapshots.restore(&new, &project, Which::Newest).await.expect("a restore");
+        let restored = snapshots.restore(new, &project, Which::Newest).await.expect("a restore");
         assert_eq!((restored.stamp, restored.files), (saved.stamp, saved.files));
         assert!(restored.skipped_generations.is_empty(), "{restored:?}");
-        assert_same(&tree(&new).await, &wanted);
+        assert_same(&tree(new).await, &wanted);
 
         let listed = snapshots.list(&project).await.expect("a list");
         let [only] = &listed[..] else { panic!("{listed:?}") };
@@ -40,7 +43,7 @@ async fn everything_that_is_hard_to_keep_is_kept() {
         assert_eq!(only.condition, SnapshotCondition::Whole { files, bytes, sha256, verified: true });
         assert_eq!((only.stamp, &only.key), (saved.stamp, &saved.key));
         assert_eq!(saved.key, format!("projects/hostile/snapshots/{}.tar.gz", saved.stamp));
-        run(&new, "rm -rf project; mkdir -p other; touch other/file").await;
+        run(new, "rm -rf project; mkdir -p other; touch other/file").await;
     }
 }
 
