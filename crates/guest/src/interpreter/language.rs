@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use protocol::rpc::process::ProcessConfig;
+use rustix::process::Signal;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::http::HttpError;
+use crate::process::Interrupt;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -49,6 +51,15 @@ impl Language {
             args: arguments.iter().map(|&argument| argument.to_owned()).collect(),
             cwd: Some(cwd.to_owned()),
             ..ProcessConfig::default()
+        }
+    }
+
+    /// How it is interrupted. A signal of its own for bash, which counts on Ctrl-C's so little that one in the wrong moment, while it
+    /// prepares to wait for a command, has it send that signal to itself for ever.
+    pub(super) fn interrupt(self) -> Interrupt {
+        match self {
+            Self::Python | Self::Javascript | Self::Typescript => Interrupt::Group,
+            Self::Bash => Interrupt::Told(Signal::URG),
         }
     }
 

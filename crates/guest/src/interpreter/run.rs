@@ -10,14 +10,17 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::context::{Context, Ready};
+use super::language::Language;
 use super::lines::{self, Stream, Text};
-use crate::process::{Controlled, Exit, Output, Said};
+use crate::process::{Controlled, Exit, Interrupt, Output, Said};
 use crate::state::Guest;
 
 /// Code that was interrupted has so long to end; then its interpreter is ended.
 const INTERRUPT_PATIENCE: Duration = Duration::from_secs(3);
 /// An interruption that meets a shell while it starts a command can be lost on both.
 const INTERRUPT_AGAIN: Duration = Duration::from_millis(250);
+/// After so many that a language has its own way for, what is left is the usual one.
+const OWN_WAY: u32 = 4;
 /// A silent stream says so often that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How much of what was printed before an answer is read before it: what the kernel can hold, not what others go on writing.
@@ -68,7 +71,7 @@ pub(super) async fn run(
             break;
         }
     }
-    match told.follow(&mut process, &context.language.order(code, env)).await {
+    match told.follow(&mut process, context.language, &context.language.order(code, env)).await {
         End::Left => state.keep(process),
         End::Done { status } => {
             state.keep(process);
@@ -133,7 +136,7 @@ impl Told {
         self.print(Stream::Stderr, stderr).await;
     }
 
-    async fn follow(&mut self, process: &mut Controlled, order: &[u8]) -> End {
+    async fn follow(&mut self, process: &mut Controlled, language: Language, order: &[u8]) -> End {
         let client = self.client.clone();
         let ordered = tokio::select! {
             ordered = process.order(order) => ordered,
@@ -146,13 +149,18 @@ impl Told {
             return ended.map_or(End::Unusable("it takes no more code"), End::Died);
         }
         let mut give_up: Option<Instant> = None;
+        let mut interrupted = 0;
+        let mut interrupt = |process: &Controlled| {
+            process.interrupt(if interrupted < OWN_WAY { language.interrupt() } else { Interrupt::Group });
+            interrupted += 1;
+        };
         let mut wake = Instant::now() + HEARTBEAT;
         loop {
             let said = tokio::select! {
                 biased;
                 () = client.closed(), if give_up.is_none() => {
                     give_up = Some(Instant::now() + INTERRUPT_PATIENCE);
-                    process.interrupt();
+                    interrupt(process);
                     wake = Instant::now() + INTERRUPT_AGAIN;
                     continue;
                 }
@@ -162,7 +170,7 @@ impl Told {
                             return End::Unusable("it did not stop when it was interrupted");
                         }
                         Some(_) => {
-                            process.interrupt();
+                            interrupt(process);
                             wake = Instant::now() + INTERRUPT_AGAIN;
                         }
                         None => {

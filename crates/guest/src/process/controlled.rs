@@ -1,11 +1,12 @@
 //! A process that does what it is told, again and again: orders and answers travel on descriptors of their own, beside what
 //! it prints. Whoever started it looks after it.
 
+use std::fs;
 use std::io;
 use std::sync::Arc;
 
 use protocol::rpc::process::{ProcessConfig, StartRequest};
-use rustix::process::{Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -117,10 +118,20 @@ impl Controlled {
         Some(answer)
     }
 
-    /// As Ctrl-C does, for it and what it runs.
-    pub(crate) fn interrupt(&self) {
-        if self.exit().is_none() {
-            let _gone = kill_process_group(self.process.pid, Signal::INT);
+    /// Interrupts it and what it runs.
+    pub(crate) fn interrupt(&self, how: Interrupt) {
+        if self.exit().is_some() {
+            return;
+        }
+        let pid = self.process.pid;
+        match how {
+            Interrupt::Group => _ = kill_process_group(pid, Signal::INT),
+            Interrupt::Told(signal) => {
+                let _gone = kill_process(pid, signal);
+                for other in group(pid).into_iter().filter(|other| *other != pid) {
+                    let _gone = kill_process(other, Signal::INT);
+                }
+            }
         }
     }
 
@@ -134,6 +145,29 @@ impl Drop for Controlled {
     fn drop(&mut self) {
         self.ender().end();
     }
+}
+
+/// How a process is interrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interrupt {
+    /// As Ctrl-C does, for it and what it runs.
+    Group,
+    /// By a signal that it takes for an interruption; what it runs is interrupted as Ctrl-C does.
+    Told(Signal),
+}
+
+/// The processes of a group that have not ended. Whoever is started meanwhile may be missing.
+fn group(leader: Pid) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
+    let is_member = |pid: &Pid| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        // Behind the name, which may hold anything: state, parent, group.
+        let mut fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
+        fields.next() != Some("Z")
+            && fields.nth(1).and_then(|group| group.parse().ok()) == Some(leader.as_raw_nonzero())
+    };
+    pids.filter(is_member).collect()
 }
 
 /// What came from it.

@@ -20,7 +20,7 @@ use protocol::rpc::process::{ProcessConfig, StartRequest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-pub(crate) use self::controlled::{Controlled, Ender, Said};
+pub(crate) use self::controlled::{Controlled, Ender, Interrupt, Said};
 pub(crate) use self::exit::Exit;
 pub(crate) use self::launch::LaunchError;
 use self::launch::{Control, Launched, Plan};
