@@ -275,7 +275,7 @@ mod tests {
         let file = |path: &str, size| entry(path, Kind::File { size, sha256: Digest::of(b"x") });
         let check = |entries: Vec<Entry>, wanted: &str| {
             let text = serde_json::json!({
-                "format": 1, "project": "p", "stamp": "20260101T000000.000Z", "root": "/", "files": 0, "bytes": 0,
+                "format": 1, "project": "p", "stamp": "20261116T000937Z", "root": "/", "files": 0, "bytes": 0,
                 "archive": { "bytes": 0, "sha256": Digest::of(b"x") }, "owners": true, "left_out": [], "changed": [],
                 "entries": entries,
             });
@@ -286,7 +286,7 @@ mod tests {
         check(vec![folder()], "");
         check(vec![folder(), file("a", 1), folder()], "1 4 ");
         check(vec![folder(), file("a", BATCH_BYTES), folder(), file("b", 1)], "1 3 1 5 ");
-        let many = (0..BATCH_FILES + 1).map(|number| file(&number.to_string(), 1)).collect();
+        let many = (0..=BATCH_FILES).map(|number| file(&number.to_string(), 1)).collect();
         check(many, &format!("{BATCH_FILES} {} 1 {} ", BATCH_FILES + 1, BATCH_FILES + 2));
     }
 
