@@ -44,16 +44,16 @@ impl Ids {
                 return Self::Single { why, fix };
             }
         }
-        let range = |file| {
-            let text = fs::read_to_string(file).unwrap_or_default();
-            first_range(&text, &name, uid)
-        };
-        match (range("/etc/subuid"), range("/etc/subgid")) {
-            (Some(user), Some(group)) => Self::Subordinate { user, group },
-            (user, _) => {
-                let file = if user.is_none() { "/etc/subuid" } else { "/etc/subgid" };
+        let files = ["/etc/subuid", "/etc/subgid"];
+        let texts = files.map(|file| fs::read_to_string(file).unwrap_or_default());
+        match texts.each_ref().map(|text| first_range(text, &name, uid)) {
+            [Some(user), Some(group)] => Self::Subordinate { user, group },
+            [user, _] => {
+                let file = if user.is_none() { files[0] } else { files[1] };
                 let why = format!("{file} gives {name} no {SANDBOX_IDS} ids in a row");
-                let fix = format!("sudo usermod --add-subuids 524288-589823 --add-subgids 524288-589823 {name}");
+                let first = first_free(&texts);
+                let range = format!("{first}-{}", first + u64::from(SANDBOX_IDS) - 1);
+                let fix = format!("sudo usermod --add-subuids {range} --add-subgids {range} {name}");
                 Self::Single { why, fix }
             }
         }
@@ -108,16 +108,28 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).chain(["/usr/bin".into()]).any(|directory| directory.join(program).is_file())
 }
 
-/// The first id of a range in the text of a file like `/etc/subuid` that is long enough.
-fn first_range(text: &str, name: &str, uid: u32) -> Option<u32> {
-    let mut ranges = text.lines().filter_map(|line| {
+/// Owner, first id and count of each range in the text of a file like `/etc/subuid`.
+fn ranges(text: &str) -> impl Iterator<Item = (&str, u32, u32)> {
+    text.lines().filter_map(|line| {
         let mut fields = line.trim().split(':');
-        let owner = fields.next()?;
-        let (first, count): (u32, u32) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        (owner == name || owner == uid.to_string()).then_some((first, count))
-    });
-    ranges.find(|(_, count)| *count >= SANDBOX_IDS).map(|(first, _)| first)
+        Some((fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    })
 }
+
+/// The first id of a range that is long enough.
+fn first_range(text: &str, name: &str, uid: u32) -> Option<u32> {
+    let mut own = ranges(text).filter(|(owner, ..)| *owner == name || *owner == uid.to_string());
+    own.find(|(_, _, count)| *count >= SANDBOX_IDS).map(|(_, first, _)| first)
+}
+
+/// An id behind all that anybody has: who shares ids shares files.
+fn first_free(texts: &[String]) -> u64 {
+    let ends = texts.iter().flat_map(|text| ranges(text)).map(|(_, first, count)| u64::from(first) + u64::from(count));
+    ends.fold(BEHIND_ACCOUNTS, u64::max)
+}
+
+/// Distributions and directories of accounts give lower ones.
+const BEHIND_ACCOUNTS: u64 = 524_288;
 
 /// Moves the calling process, which must have a single thread, into a new user namespace with these ids, as root of it. `hold` runs
 /// this program as [`hold`].
@@ -219,5 +231,11 @@ mod tests {
         assert_eq!(first_range(text, "me", 1000), Some(300_000));
         assert_eq!(first_range("1000:7:70000\n", "me", 1000), Some(7));
         assert_eq!(first_range(text, "nobody", 65_534), None);
+    }
+
+    #[test]
+    fn nobody_is_told_to_take_ids_that_others_have() {
+        assert_eq!(first_free(&[String::new(), "other:100000:65536".to_owned()]), 524_288);
+        assert_eq!(first_free(&["a:524288:65536\nb:100000:65536".to_owned(), "a:600000:10".to_owned()]), 600_010);
     }
 }
