@@ -1,7 +1,7 @@
 """A small internet for one run: a network namespace joined to the host, in which one machine serves several names.
 
 The machine has a public-looking address and serves HTTP on port 80 and TLS on port 443, whatever name is asked for; a name
-server on the host's loopback knows the names under `.test`. Made as root; gone when the run ends, however it ends: the
+server on the host's loopback knows the names under `.test`. Gone when the run ends, however it ends: the
 namespace is held by a child that dies with its parent.
 """
 

@@ -34,7 +34,7 @@ class Failed(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", type=Path, required=True, help="the sandbar executable, for the server and for `mcp` (as root)")
+    parser.add_argument("--server", type=Path, required=True, help="the sandbar executable, for the server and for `mcp`")
     program = parser.parse_args().server.resolve()
     try:
         packages = environments.prepare_mcp()

@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import environments  # noqa: E402
+import machine  # noqa: E402
 import report  # noqa: E402
 from hosts import Hosts  # noqa: E402
 from internet import Internet  # noqa: E402
@@ -52,6 +53,12 @@ def main() -> int:
         return _fail(str(error))
     if arguments.prepare:
         return 0
+    if arguments.server and os.geteuid() != 0:
+        # Names for hosts and an internet take root: begin again where the user is. What is to be downloaded is there by now.
+        try:
+            machine.enter([sys.executable, *sys.argv])
+        except machine.NoIds as error:
+            return _fail(str(error))
 
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -60,12 +67,11 @@ def main() -> int:
             target = Target(arguments.url, arguments.sandbox_url or arguments.url, arguments.key)
         else:
             try:
-                # Only root can make one; without it the scenarios about egress have nobody to talk to.
-                internet = stack.enter_context(Internet(environments.CACHE / "internet")) if os.geteuid() == 0 else None
-                options = (internet.options if internet else []) + (arguments.server_option or [])
+                internet = stack.enter_context(Internet(environments.CACHE / "internet"))
+                options = internet.options + (arguments.server_option or [])
                 target = stack.enter_context(OwnServer(arguments.server, environments.CACHE / "servers", options))
                 hosts = stack.enter_context(Hosts(environments.CACHE / "hosts", target.certificate))
-                os.environ.update((internet.environment if internet else {}) | hosts.environment)
+                os.environ.update(internet.environment | hosts.environment)
                 target = target.over_tls() if arguments.https else target
             except ServerError as error:
                 return _fail(str(error))
@@ -76,7 +82,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", type=Path, help="the sandbar executable to start for this run (as root)")
+    parser.add_argument("--server", type=Path, help="the sandbar executable to start for this run")
     parser.add_argument("--server-option", action="append", help="one more argument for `sandbar up`; may be repeated")
     parser.add_argument("--url", help="a server that already runs")
     parser.add_argument("--sandbox-url", help="its sandbox URL, when that is another one")

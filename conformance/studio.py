@@ -46,7 +46,7 @@ class Failed(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", type=Path, required=True, help="the sandbar executable to start (as root)")
+    parser.add_argument("--server", type=Path, required=True, help="the sandbar executable to start")
     program = parser.parse_args().server.resolve()
     try:
         schemathesis = environments.prepare_schemathesis()
