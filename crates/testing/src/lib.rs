@@ -8,12 +8,14 @@ mod program;
 mod s3;
 mod server;
 mod tied;
+mod user;
 mod waiting;
 
 pub use program::{program, without_settings};
 pub use s3::S3Server;
 #[cfg(feature = "client")]
 pub use server::client::client;
-pub use server::{Launch, Running, Server, User};
+pub use server::{Launch, Running, Server};
 pub use tied::{Tied, signal};
+pub use user::{User, as_another_user};
 pub use waiting::{eventually, eventually_async, repeats};

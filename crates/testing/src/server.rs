@@ -1,17 +1,21 @@
 //! A real `sandbar up` in a temporary directory.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::{Tied, program, without_settings};
+use crate::{Tied, User, program, without_settings};
 
 /// An ordinary user's first start copies a part of the host's directories.
 const READY: Duration = Duration::from_secs(180);
+
+/// Sets the umask, enters cgroups up to `--`, and becomes the rest.
+const PREPARED: &str =
+    r#"umask "$0"; while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit; shift; done; shift; exec "$@""#;
 
 /// How a server is started.
 #[derive(Debug, Clone, Copy)]
@@ -23,39 +27,6 @@ pub struct Launch<'a> {
     pub umask: &'a str,
     /// Whom it runs as, if not as whoever runs the tests. Takes root.
     pub user: Option<User>,
-}
-
-/// An ordinary user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct User {
-    pub uid: u32,
-    pub gid: u32,
-}
-
-impl User {
-    /// The user whom `./dev setup` makes for tests, with subordinate ids.
-    #[track_caller]
-    pub fn with_subordinate_ids() -> Self {
-        const NAME: &str = "sandbar-test";
-        let id = |kind| {
-            let asked = Command::new("id").args([kind, NAME]).output().expect("id runs");
-            String::from_utf8_lossy(&asked.stdout).trim().parse().ok()
-        };
-        match (id("-u"), id("-g")) {
-            (Some(uid), Some(gid)) => Self { uid, gid },
-            _ => panic!("there is no user {NAME}; run ./dev setup"),
-        }
-    }
-
-    /// One whom no file knows.
-    pub fn with_a_single_id() -> Self {
-        Self { uid: 59_981, gid: 59_981 }
-    }
-
-    /// What `setpriv` needs to become this user.
-    pub fn flags(self) -> [String; 3] {
-        [format!("--reuid={}", self.uid), format!("--regid={}", self.gid), "--clear-groups".to_owned()]
-    }
 }
 
 /// A server that has said it is ready; ended politely when dropped.
@@ -77,10 +48,21 @@ impl Running {
     /// The same where it is expected: a server that comes back is found where it was.
     #[track_caller]
     pub fn launch_at(listen: &str, launch: Launch<'_>) -> Self {
+        Self::begin(listen, &[], launch)
+    }
+
+    /// The same in other cgroups than those of whoever runs the tests. Takes root.
+    #[track_caller]
+    pub fn launch_in(cgroups: &[PathBuf], launch: Launch<'_>) -> Self {
+        Self::begin("127.0.0.1:0", cgroups, launch)
+    }
+
+    #[track_caller]
+    fn begin(listen: &str, cgroups: &[PathBuf], launch: Launch<'_>) -> Self {
         let Launch { program, data, arguments, umask, user } = launch;
         let tied = Tied::command("TERM", program);
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", "umask \"$0\"; exec \"$@\"", umask]).arg(tied.get_program());
+        command.args(["-c", PREPARED, umask]).args(cgroups).arg("--").arg(tied.get_program());
         command.args(user.map(User::flags).into_iter().flatten()).args(tied.get_args());
         command.args(["up", "--listen", listen, "--data"]).arg(data).args(arguments);
         without_settings(&mut command)

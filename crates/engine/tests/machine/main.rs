@@ -36,8 +36,6 @@ const NEEDS_ROOT: &[(&str, &str)] = &[
         "what the kernel counts by user is counted for all sandboxes of one together",
     ),
     ("a_broken_tree_does_not_keep_a_sandbox_from_booting", "mv of a directory of the template copies it"),
-    ("secrets_of_the_host_are_out_of_sight", "secrets are planted in directories of the host's root"),
-    ("kernel_files_are_masked", "its control reads kernel files that only the host's root can read"),
 ];
 const NO_DISK_LIMIT: &str = "only root can mount a pool that limits what is written";
 const NO_CGROUP: &str = "without a cgroup memory is not limited";

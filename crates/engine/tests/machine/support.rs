@@ -189,7 +189,9 @@ pub(crate) fn run_at(socket: &Path, command: &str) -> (String, i32) {
 
 /// Runs a shell command on the host: the control of what is refused inside.
 pub(crate) fn on_host(command: &str) -> (String, i32) {
-    let output = Command::new("bash").arg("-c").arg(format!("exec 2>&1\n{command}")).output().unwrap();
+    // Ordinary users do not have the administrator's programs on their path.
+    let script = format!("PATH=$PATH:/usr/sbin:/sbin\nexec 2>&1\n{command}");
+    let output = Command::new("bash").arg("-c").arg(script).output().unwrap();
     (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
 }
 

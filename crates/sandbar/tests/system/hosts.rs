@@ -150,7 +150,7 @@ fn this_machine_trusts_and_forgets() {
     let script = "set -e
         mount -t tmpfs none /usr/local/share
         mkdir /usr/local/share/ca-certificates /usr/local/share/certs
-        cp -a /etc/ssl/certs/. /usr/local/share/certs
+        cp -dR /etc/ssl/certs/. /usr/local/share/certs
         mount --bind /usr/local/share/certs /etc/ssl/certs
         ask() { curl --silent --noproxy '*' --max-time 30 --output /dev/null --write-out '%{http_code}\\n' \"$3\" || true; }
         ask \"$@\"
@@ -162,7 +162,7 @@ fn this_machine_trusts_and_forgets() {
         find /etc/ssl/certs -xtype l -name 'sandbar-*'";
     let url = format!("https://localhost:{}/health", port(&server));
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh", PROGRAM]).arg(server.data()).arg(&url);
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh", PROGRAM]).arg(server.data()).arg(&url);
     let said = body(&command.output().expect("unshare runs"));
     let answers: Vec<&str> = said.lines().filter(|line| line.len() == 3 && line.parse::<u16>().is_ok()).collect();
     assert_eq!(answers, ["000", "200", "000"], "{said}");

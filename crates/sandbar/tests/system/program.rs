@@ -192,9 +192,7 @@ fn down_ends_the_server_and_what_it_ran() {
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(text(&done.stdout).contains("sandboxes ended: 1"), "{done:?}");
     assert!(server.try_call("GET", "/health", None).is_err(), "the server is gone");
-    for group in &holdings.groups {
-        assert!(!group.exists(), "{} is left", group.display());
-    }
+    assert_eq!(holdings.all_of_the_server(), Vec::<String>::new());
     let again = sandbar(&["down", "--data", &data]);
     assert!(text(&again.stdout).contains("no server was running; sandboxes ended: 0"), "{again:?}");
 }

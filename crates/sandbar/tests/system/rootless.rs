@@ -1,6 +1,7 @@
 //! `sandbar up` by an ordinary user, from the first sandbox to the last trace of it: with subordinate ids, and with none. The tests
 //! are root here, who becomes such a user; `./dev setup` has made one.
 
+use crate::support::delegated::Delegated;
 use crate::support::internet::{HOST_SIDE, Internet, PUBLIC};
 use crate::support::{Sandbox, Server, eventually};
 use serde_json::json;
@@ -45,6 +46,31 @@ fn a_user_without_them_has_sandboxes_of_one_id() {
     assert_eq!(sandbox.must("user", "sudo -n -E -- id -u; sudo sh -c 'echo $HOME'; sudo -i pwd"), "0\n/root\n/root\n");
     assert!(!sandbox.run("sudo -u nobody true").ok());
     life(server, &sandbox);
+}
+
+#[test]
+fn a_delegated_cgroup_has_limits_and_freezes() {
+    let user = User::with_subordinate_ids();
+    let delegated = Delegated::to(user);
+    let mut server = Server::of_user_in(&delegated.0, user, &["--no-studio"]);
+    let sandbox = server.create_with(json!({ "templateID": "base", "memoryMB": 256 }));
+    let path = |rest: &str| format!("/sandboxes/{}{rest}", sandbox.id);
+    let log = server.call("GET", &path("/logs"), None).text();
+    assert!(log.contains("this server is not root") && !log.contains("memory are not limited"), "{log}");
+    let bomb = "/usr/bin/python3 -c \"x = [bytearray(1 << 20) for _ in range(4096)]\"; echo ended $?";
+    assert_eq!(sandbox.run(bomb).stdout.trim(), "ended 137");
+    let pid = sandbox.start_as("user", "exec sleep 3600").pid();
+    assert_eq!(server.call("POST", &path("/pause"), Some(json!({ "memory": true }))).status, 204);
+    server.kill_9();
+    server.start_again();
+    let sandbox = sandbox.at(&server.address);
+    let connect = format!("/v2/sandboxes/{}/connect", sandbox.id);
+    assert!(server.call("POST", &connect, Some(json!({}))).status < 300);
+    sandbox.must("user", &format!("kill -0 {pid}"));
+    let holds = || delegated.inside().iter().any(|group| group.join(&sandbox.id).exists());
+    assert!(holds(), "the control: {:?}", delegated.inside());
+    assert_eq!(server.call("DELETE", &format!("/sandboxes/{}", sandbox.id), None).status, 204);
+    assert!(!holds(), "{:?}", delegated.inside());
 }
 
 /// What both have: work, network, pause, copies, a crash of the server, and an end without a trace.

@@ -4,7 +4,7 @@ use super::{cli, create, program};
 use crate::support::Server;
 use crate::support::program::text;
 use crate::support::server::PROGRAM;
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn nothing_need_be_set_while_a_server_runs() {
@@ -86,16 +86,13 @@ fn another_users_server_is_not_for_everybody() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let copy = directory.path().join("sandbar");
     std::fs::copy(PROGRAM, &copy).expect("a copy that nobody may run");
-    let script = "chmod 755 \"$0\"; exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"";
-    let done = Command::new("bash")
-        .args(["-c", script])
-        .arg(directory.path())
-        .arg(&copy)
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    let done = testing::as_another_user(&copy)
         .args(["sandbox", "list", "--data"])
         .arg(server.data())
         .env_remove("E2B_API_KEY")
         .output()
-        .expect("bash runs");
+        .expect("it runs");
     let said = text(&done.stderr);
     assert!(done.status.code() == Some(1) && said.contains("belongs to another user"), "{said}");
 }

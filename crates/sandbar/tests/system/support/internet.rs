@@ -1,12 +1,13 @@
 //! A small internet of our own: a network namespace joined to the host, with a host at a public-looking address and one
-//! at a private address, and a name server for both. Dropped, it is gone.
+//! at a private address, and a name server for both. Dropped, it is gone; so it is when the tests are killed.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use testing::Tied;
 
 pub(crate) const PUBLIC: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
 pub(crate) const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 213, 7, 2);
@@ -14,12 +15,13 @@ pub(crate) const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 213, 7, 2);
 pub(crate) const HOST_SIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 129);
 
 pub(crate) struct Internet {
-    /// There is one of each address.
-    _only: MutexGuard<'static, ()>,
-    namespace: String,
-    children: Vec<Child>,
+    /// Keeps the namespace, and with it the host's side of the link.
+    holder: Tied,
+    services: Vec<Tied>,
     pub(crate) nameserver: SocketAddr,
     stop: Arc<AtomicBool>,
+    /// There is one of each address. Last: given back when all else is gone.
+    _only: MutexGuard<'static, ()>,
 }
 
 fn run(command: &str) {
@@ -27,51 +29,49 @@ fn run(command: &str) {
     assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
+/// Starts a program that prints a line, and no more, when it is ready.
+fn start(program: &str, arguments: &[&str]) -> Tied {
+    let mut command = Tied::command("KILL", program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+    let (process, output) = Tied::start(command, "KILL");
+    let mut line = String::new();
+    let read = BufReader::new(output.expect("stdout is piped")).read_line(&mut line);
+    assert!(read.is_ok_and(|count| count > 0), "{arguments:?} did not say that it is ready");
+    process
+}
+
 impl Internet {
     pub(crate) fn new() -> Self {
         static ONLY: Mutex<()> = Mutex::new(());
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
-        let namespace = format!("sbt{}", std::process::id());
         let stop = Arc::new(AtomicBool::new(false));
         let nameserver = serve_names(Arc::clone(&stop));
-        let internet = Self { _only: only, namespace: namespace.clone(), children: Vec::new(), nameserver, stop };
-        let link = format!("{namespace}h");
+        let holder = start("unshare", &["--net", "sh", "-c", "echo; exec sleep infinity"]);
+        let namespace = holder.pid();
+        let internet = Self { holder, services: Vec::new(), nameserver, stop, _only: only };
+        let (link, inside) = (format!("sbt{namespace}"), format!("nsenter --net=/proc/{namespace}/ns/net ip"));
         run(&format!(
-            "ip netns add {namespace} && ip link add {link} type veth peer name eth0 netns {namespace} \
+            "ip link add {link} type veth peer name eth0 netns {namespace} \
              && ip addr add {HOST_SIDE}/25 dev {link} && ip addr add 10.213.7.1/24 dev {link} && ip link set {link} up \
-             && ip -n {namespace} addr add {PUBLIC}/25 dev eth0 && ip -n {namespace} addr add {PRIVATE}/24 dev eth0 \
-             && ip -n {namespace} link set eth0 up && ip -n {namespace} link set lo up"
+             && {inside} addr add {PUBLIC}/25 dev eth0 && {inside} addr add {PRIVATE}/24 dev eth0 \
+             && {inside} link set eth0 up && {inside} link set lo up"
         ));
         internet
     }
 
     /// Runs a Python program on the far host until the internet is dropped; it prints a line when it serves.
     pub(crate) fn serve(&mut self, script: &str) {
-        let mut child = Command::new("ip")
-            .args(["netns", "exec", &self.namespace, "/usr/bin/python3", "-u", "-c", script])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("ip runs");
-        let mut first = [0];
-        child
-            .stdout
-            .as_mut()
-            .expect("stdout is piped")
-            .read_exact(&mut first)
-            .expect("the service says that it serves");
-        self.children.push(child);
+        let namespace = format!("--net=/proc/{}/ns/net", self.holder.pid());
+        self.services.push(start("nsenter", &[&namespace, "/usr/bin/python3", "-u", "-c", script]));
     }
 }
 
 impl Drop for Internet {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        let _ = Command::new("ip").args(["link", "del", &format!("{}h", self.namespace)]).status();
-        let _ = Command::new("ip").args(["netns", "del", &self.namespace]).status();
+        let link = format!("sbt{}", self.holder.pid());
+        // It would go with the namespace as well, but in the kernel's own time, and the next one has the same addresses.
+        let _ = Command::new("ip").args(["link", "del", &link]).status();
     }
 }
 

@@ -3,6 +3,7 @@
 //! The client speaks plain HTTP/1.1 and Connect with JSON, so that a test sees the bytes a program would see.
 
 pub(crate) mod cutter;
+pub(crate) mod delegated;
 pub(crate) mod holdings;
 pub(crate) mod http;
 pub(crate) mod internet;

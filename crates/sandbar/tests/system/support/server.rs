@@ -43,6 +43,12 @@ impl Server {
         Self::by(Program::of_user(user), arguments, "022")
     }
 
+    /// The same in cgroups that were delegated to the user.
+    pub(crate) fn of_user_in(cgroups: &[PathBuf], user: User, arguments: &[&str]) -> Self {
+        let program = Program { cgroups: cgroups.to_owned(), ..Program::of_user(user) };
+        Self::by(program, arguments, "022")
+    }
+
     fn new(arguments: &[&str], umask: &'static str) -> Self {
         Self::by(Program::default(), arguments, umask)
     }
@@ -137,13 +143,14 @@ struct Program {
     user: Option<User>,
     /// Open in every process that is started: where the program lies, an ordinary user may not be able to go.
     opened: Option<File>,
+    cgroups: Vec<PathBuf>,
 }
 
 impl Program {
     fn of_user(user: User) -> Self {
         let opened = File::open(PROGRAM).expect("it was built");
         rustix::io::fcntl_setfd(&opened, rustix::io::FdFlags::empty()).expect("it is open");
-        Self { user: Some(user), opened: Some(opened) }
+        Self { user: Some(user), opened: Some(opened), cgroups: Vec::new() }
     }
 
     fn path(&self) -> PathBuf {
@@ -162,6 +169,7 @@ impl Program {
 
     fn launch(&self, data: &Path, arguments: &[String], umask: &str) -> Running {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        Running::launch(Launch { program: &self.path(), data, arguments: &arguments, umask, user: self.user })
+        let launch = Launch { program: &self.path(), data, arguments: &arguments, umask, user: self.user };
+        Running::launch_in(&self.cgroups, launch)
     }
 }
