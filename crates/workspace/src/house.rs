@@ -1,6 +1,7 @@
 //! What all workspaces of a program share.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use tracing::warn;
@@ -8,6 +9,7 @@ use tracing::warn;
 use crate::chain::chain;
 use crate::events::Observer;
 use crate::ledger::Ledger;
+use crate::name::ProviderName;
 use crate::provider::Orchestrator;
 use crate::records::{Records, Stored};
 use crate::settings::Settings;
@@ -30,11 +32,13 @@ pub(crate) struct House {
     pub(crate) ledger: Ledger,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) settings: Settings,
+    /// Providers that did not answer when orphans were looked for.
+    pub(crate) silent: Mutex<HashSet<ProviderName>>,
 }
 
 impl From<Parts> for House {
     fn from(Parts { orchestrator, records, snapshots, ledger, observer, settings }: Parts) -> Self {
-        Self { orchestrator, records, snapshots, ledger, observer, settings }
+        Self { orchestrator, records, snapshots, ledger, observer, settings, silent: Mutex::default() }
     }
 }
 

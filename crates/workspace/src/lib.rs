@@ -31,7 +31,7 @@ pub use house::Parts;
 pub use name::{InvalidName, ProviderName, WorkspaceName};
 pub use settings::Settings;
 pub use workspace::{
-    HandedOver, LeftBehind, METADATA, MoveOptions, OpenError, Pass, PhaseCommit, SetupError, Unavailable, Unsaved,
-    Workspace, WorkspaceError,
+    HandedOver, LastFiles, LeftBehind, METADATA, MoveOptions, OpenError, Pass, PhaseCommit, SetupError, Unavailable,
+    Unsaved, Workspace, WorkspaceError,
 };
 pub use workspaces::{Abandoned, Attendance, Attended, Created, Orphan, SandboxCondition, WorkspaceView, Workspaces};

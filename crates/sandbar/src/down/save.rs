@@ -3,7 +3,7 @@
 
 use crate::config::{Config, Overrides};
 use crate::data::ServerNote;
-use crate::local_server::LocalStarter;
+use crate::local_server::{LocalFinder, LocalStarter};
 use crate::sandbox::show::printable;
 use crate::studio;
 use crate::workspace::house::{Due, House, Place};
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tracing::warn;
 use workspace::provider::LocalServer;
 use workspace::records::WorkspaceState;
-use workspace::{METADATA, OpenError, Settings, WorkspaceName, WorkspaceView, Workspaces};
+use workspace::{LastFiles, METADATA, OpenError, Settings, WorkspaceName, WorkspaceView, Workspaces};
 
 /// For the server to list its sandboxes.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ pub(super) async fn start_server(config: &Config, place: &Place) -> anyhow::Resu
     let views = house.workspaces().list().await;
     house.close(Due::LeftOut).await;
     let mut views = views?;
-    if let Some(studio) = studio_of(place).await? {
+    if let Some(studio) = studio_of(place, Search::Start).await? {
         views.extend(studio.list().await?);
     }
     let local = config.local_providers()?;
@@ -101,7 +101,7 @@ pub(super) async fn start_server(config: &Config, place: &Place) -> anyhow::Resu
 /// Saves the workspaces that these sandboxes belong to. What cannot be saved is said, and nothing is ended.
 pub(super) async fn save(place: &Place, rows: Vec<ListedSandbox>, silent: bool) -> anyhow::Result<Kept> {
     let house = House::open(place, silent).await.context("cannot look for the workspaces of these sandboxes")?;
-    let kept = match studio_of(place).await {
+    let kept = match studio_of(place, Search::Start).await {
         Ok(studio) => save_in(&house, studio.as_ref(), rows).await,
         Err(error) => Err(error),
     };
@@ -109,11 +109,22 @@ pub(super) async fn save(place: &Place, rows: Vec<ListedSandbox>, silent: bool) 
     kept
 }
 
+/// How the server of this machine is come by.
+#[derive(Clone, Copy)]
+enum Search {
+    /// It is started when there is none.
+    Start,
+    Look,
+}
+
 /// The studio of this server keeps the workspaces of its jobs in records of its own.
-async fn studio_of(place: &Place) -> anyhow::Result<Option<Workspaces>> {
+async fn studio_of(place: &Place, server: Search) -> anyhow::Result<Option<Workspaces>> {
     let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
     let config = Config::load(place.config.as_deref(), &overrides)?;
-    let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(&config, place.config.as_deref())?);
+    let local: Arc<dyn LocalServer> = match server {
+        Search::Start => Arc::new(LocalStarter::new(&config, place.config.as_deref())?),
+        Search::Look => Arc::new(LocalFinder::new(&config)),
+    };
     let settings = Settings { lease_wait: place.wait, ..Settings::default() };
     studio::workspaces_of(&config, &local, settings).await
 }
@@ -183,36 +194,60 @@ fn is_in(view: &WorkspaceView, sandbox: &str) -> bool {
     view.sandbox.as_deref() == Some(sandbox)
 }
 
-/// Notes in this user's records which sandboxes are no more: they cost nothing from now on. What cannot be noted is found out
-/// when the workspace is next used.
+/// A sandbox that is no more.
+struct Ended<'a> {
+    workspace: String,
+    sandbox: &'a str,
+    files: LastFiles,
+}
+
+/// Notes in this user's records and in the studio's which sandboxes are no more: they cost nothing from now on. What cannot be noted
+/// is found out when the workspace is next used.
 pub(super) async fn note_ended(place: &Place, kept: &Kept) {
-    let saved = kept.saved.iter().map(|saved| (saved.workspace.to_string(), &saved.sandbox));
-    let unsaved = kept.unsaved.iter().map(|unsaved| (unsaved.workspace.clone(), &unsaved.sandbox));
-    let ended: Vec<(String, &String)> = saved.chain(unsaved).collect();
+    let saved = kept.saved.iter().map(|Saved { workspace, sandbox, .. }| {
+        let files = LastFiles::Saved;
+        Ended { workspace: workspace.to_string(), sandbox, files }
+    });
+    let unsaved = kept.unsaved.iter().map(|Unsaved { workspace, sandbox, .. }| {
+        let files = LastFiles::Unsaved;
+        Ended { workspace: workspace.clone(), sandbox, files }
+    });
+    let ended: Vec<Ended<'_>> = saved.chain(unsaved).collect();
     if ended.is_empty() {
         return;
     }
-    let house = match House::looking(place).await {
-        Ok(house) => house,
-        Err(error) => return warn!(error = format!("{error:#}"), "the end of sandboxes was not noted"),
-    };
-    for (named, sandbox) in ended {
+    match House::looking(place).await {
+        Ok(house) => {
+            note_in(house.workspaces(), &ended).await;
+            house.close(Due::LeftOut).await;
+        }
+        Err(error) => warn!(error = format!("{error:#}"), "the end of sandboxes was not noted"),
+    }
+    match studio_of(place, Search::Look).await {
+        Ok(Some(studio)) => note_in(&studio, &ended).await,
+        Ok(None) => {}
+        Err(error) => warn!(error = format!("{error:#}"), "the end of the studio's sandboxes was not noted"),
+    }
+}
+
+/// Notes it of the workspaces that these records know.
+async fn note_in(workspaces: &Workspaces, ended: &[Ended<'_>]) {
+    for Ended { workspace, sandbox, files } in ended {
         let noted = async {
-            let name: WorkspaceName = named.parse()?;
-            match house.workspaces().open(&name).await {
-                Ok(workspace) => {
-                    let noted = workspace.note_ended(sandbox).await;
-                    workspace.close().await;
-                    Ok(noted?)
-                }
-                // Another user's.
-                Err(OpenError::NotFound(_)) => Ok(()),
-                Err(error) => Err(anyhow::Error::new(error)),
+            let name: WorkspaceName = workspace.parse()?;
+            match workspaces.show(&name).await {
+                Ok(view) if is_in(&view, sandbox) => {}
+                // Another user's, or another one of that name.
+                Ok(_) | Err(OpenError::NotFound(_)) => return Ok(()),
+                Err(error) => return Err(error.into()),
             }
+            let opened = workspaces.open(&name).await?;
+            let noted = opened.note_ended(sandbox, *files).await;
+            opened.close().await;
+            Ok::<_, anyhow::Error>(noted?)
         };
         if let Err(error) = noted.await {
-            warn!(workspace = named, error = format!("{error:#}"), "the end of its sandbox was not noted");
+            warn!(workspace, error = format!("{error:#}"), "the end of its sandbox was not noted");
         }
     }
-    house.close(Due::LeftOut).await;
 }

@@ -87,8 +87,20 @@ pub(crate) enum Stopped {
     /// The sandbox went without being asked to, or its successor could not be made: the next who wants to work brings it
     /// back.
     Lost,
+    /// Somebody ended the sandbox behind the workspace's back and said so: as with `Lost`, but nothing went wrong.
+    Ended(LastFiles),
     /// The workspace's own time was over: somebody has to want it back.
     TimeOver,
+}
+
+/// What became of the files of a sandbox that somebody ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LastFiles {
+    /// The newest snapshot has all of them.
+    Saved,
+    /// What was changed since the newest snapshot went with the sandbox.
+    Unsaved,
 }
 
 mod id {

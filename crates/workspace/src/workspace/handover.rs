@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::core::{Core, METADATA, Turn};
-use super::details::{Handover, Place, Run};
+use super::details::{Handover, LastFiles, Place, Run};
 use super::error::{Unavailable, WorkspaceError};
 use crate::chain::chain;
 use crate::devserver::Start;
@@ -52,6 +52,7 @@ pub(super) enum Why {
     Rotation,
     Move,
     Lost,
+    Ended(LastFiles),
     Restore,
 }
 
@@ -277,7 +278,7 @@ impl Core {
             details.head = head.or(details.head.take());
             match why {
                 Why::Restore => details.left_behind.extend(old),
-                Why::Rotation | Why::Move | Why::Lost => details.retired.extend(old),
+                Why::Rotation | Why::Move | Why::Lost | Why::Ended(_) => details.retired.extend(old),
             }
         })
         .await?;

@@ -34,6 +34,7 @@ pub use self::commits::PhaseCommit;
 pub use self::core::METADATA;
 pub(crate) use self::core::{Core, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
+pub use self::details::LastFiles;
 pub(crate) use self::details::{Details, Place};
 pub use self::error::{OpenError, SetupError, Unavailable, WorkspaceError};
 pub use self::handover::{HandedOver, LeftBehind, MoveOptions};
@@ -211,8 +212,8 @@ impl Workspace {
     ///
     /// # Errors
     /// The records cannot be written.
-    pub async fn note_ended(&self, sandbox: &str) -> Result<(), WorkspaceError> {
-        self.held.core.ended(sandbox).await
+    pub async fn note_ended(&self, sandbox: &str, files: LastFiles) -> Result<(), WorkspaceError> {
+        self.held.core.ended(sandbox, files).await
     }
 
     /// Wakes the sandbox and what is declared to run in it.

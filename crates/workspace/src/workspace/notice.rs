@@ -1,7 +1,7 @@
 //! What whoever works in a workspace is told about a change of sandbox, in one line.
 
 use super::core::Core;
-use super::details::Place;
+use super::details::{LastFiles, Place};
 use super::handover::Why;
 use crate::snapshot::{FilePath, Restored};
 
@@ -18,6 +18,16 @@ impl Core {
             Why::Lost => {
                 format!(
                     "The sandbox was lost; this workspace continues in a new one with the files of snapshot {stamp}."
+                )
+            }
+            Why::Ended(LastFiles::Saved) => {
+                format!(
+                    "The sandbox was ended after its files were saved; this workspace continues in a new one with snapshot {stamp}."
+                )
+            }
+            Why::Ended(LastFiles::Unsaved) => {
+                format!(
+                    "The sandbox was ended unsaved; this workspace continues in a new one with the files of snapshot {stamp}."
                 )
             }
             Why::Restore => format!("This workspace continues in a new sandbox with the files of snapshot {stamp}."),

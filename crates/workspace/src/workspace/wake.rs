@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::core::{Core, Turn};
-use super::details::{Place, Run, Stopped};
+use super::details::{LastFiles, Place, Run, Stopped};
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{Succession, Why};
 use super::keeper::SLACK;
@@ -224,27 +224,32 @@ impl Core {
 
     /// Notes that the sandbox is gone. Whoever wants to work next gets a new one.
     pub(super) async fn gone(&self, turn: &Turn<'_>, place: &Place) -> Result<(), WorkspaceError> {
+        self.stopped(turn, place, Stopped::Lost).await?;
+        self.tell(EventKind::SandboxLost { sandbox: place.sandbox.to_string() }).await;
+        Ok(())
+    }
+
+    async fn stopped(&self, turn: &Turn<'_>, place: &Place, why: Stopped) -> Result<(), WorkspaceError> {
         self.detach();
         self.close_interval(place).await;
         self.update(turn, |record, details| {
             record.sandbox = None;
             record.paused = false;
             record.state = WorkspaceState::Stopped;
-            details.stopped = Some(Stopped::Lost);
+            details.stopped = Some(why);
             details.run = None;
         })
         .await?;
-        self.tell(EventKind::SandboxLost { sandbox: place.sandbox.to_string() }).await;
         Ok(())
     }
 
     /// The same, by the word of somebody who ended it. Of another sandbox than the workspace's own nothing is noted.
-    pub(super) async fn ended(&self, sandbox: &str) -> Result<(), WorkspaceError> {
+    pub(super) async fn ended(&self, sandbox: &str, files: LastFiles) -> Result<(), WorkspaceError> {
         let turn = self.turn().await;
         self.check().await?;
         let ready = self.seat().record.state == WorkspaceState::Ready;
         match self.place().filter(|place| ready && place.sandbox.as_str() == sandbox) {
-            Some(place) => self.gone(&turn, &place).await,
+            Some(place) => self.stopped(&turn, &place, Stopped::Ended(files)).await,
             None => Ok(()),
         }
     }
@@ -258,8 +263,12 @@ impl Core {
     /// A new sandbox with the files of the newest good snapshot.
     async fn bring_back(&self, turn: &Turn<'_>) -> Result<Woken, Unavailable> {
         self.within_budget().await?;
+        let why = match self.seat().details.stopped {
+            Some(Stopped::Ended(files)) => Why::Ended(files),
+            _ => Why::Lost,
+        };
         let succession = Succession {
-            why: Why::Lost,
+            why,
             target: self.seat().record.provider.clone().into(),
             which: Which::Newest,
             old: None,

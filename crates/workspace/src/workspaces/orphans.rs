@@ -2,6 +2,7 @@
 //! one was being made for them. They cost until their time is over, unless somebody sweeps.
 
 use std::collections::HashSet;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures::TryStreamExt;
@@ -47,25 +48,21 @@ impl Workspaces {
         let now = self.house.settings.clock.now();
         for provider in self.house.asked_for(None).await {
             let rows = match provider.client().await {
-                Ok(client) => client.within(ANSWER_TIME).list(ListQuery::new()).try_collect::<Vec<_>>().await,
-                Err(error) => {
-                    warn!(provider = %provider.name(), %error, "orphans were not looked for");
-                    continue;
+                Ok(client) => {
+                    let rows = client.within(ANSWER_TIME).list(ListQuery::new()).try_collect::<Vec<_>>().await;
+                    rows.map_err(|error| error.to_string())
                 }
+                Err(error) => Err(error.to_string()),
             };
-            match rows {
-                Ok(rows) => {
-                    let rows: Vec<_> = rows.into_iter().filter(|row| row.metadata.contains_key(METADATA)).collect();
-                    let ours = self.house.ours(&rows, earlier(now, CREATION_TIME)).await?;
-                    let rows = rows.into_iter().zip(ours).filter(|(_, ours)| *ours).map(|(row, _)| row);
-                    found.extend(rows.map(|row| Orphan {
-                        provider: provider.name().clone(),
-                        workspace: row.metadata.get(METADATA).cloned().unwrap_or_default(),
-                        sandbox: row.sandbox_id,
-                    }));
-                }
-                Err(error) => warn!(provider = %provider.name(), %error, "orphans were not looked for"),
-            }
+            let Some(rows) = self.house.heard(provider, rows) else { continue };
+            let rows: Vec<_> = rows.into_iter().filter(|row| row.metadata.contains_key(METADATA)).collect();
+            let ours = self.house.ours(&rows, earlier(now, CREATION_TIME)).await?;
+            let rows = rows.into_iter().zip(ours).filter(|(_, ours)| *ours).map(|(row, _)| row);
+            found.extend(rows.map(|row| Orphan {
+                provider: provider.name().clone(),
+                workspace: row.metadata.get(METADATA).cloned().unwrap_or_default(),
+                sandbox: row.sandbox_id,
+            }));
         }
         // Read last: what a record names by now is no orphan.
         let named = self.named().await?;
@@ -113,6 +110,26 @@ impl Workspaces {
 }
 
 impl House {
+    /// What a provider answered. That one does not is logged when it begins, and when it is over: somebody asks every few minutes.
+    fn heard<T>(&self, provider: &Provider, answer: Result<T, String>) -> Option<T> {
+        let name = provider.name();
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        match answer {
+            Ok(answer) => {
+                if silent.remove(name) {
+                    info!(provider = %name, "orphans are looked for again");
+                }
+                Some(answer)
+            }
+            Err(error) => {
+                if silent.insert(name.clone()) {
+                    warn!(provider = %name, error, "orphans are not looked for until it answers");
+                }
+                None
+            }
+        }
+    }
+
     /// Providers that were ever asked for a sandbox, for a project or for any. Others have none, and the local one would be
     /// started by the question.
     pub(crate) async fn asked_for(&self, project: Option<&ProjectId>) -> Vec<&Provider> {

@@ -72,7 +72,9 @@ fn down_saves_workspaces_first_with_and_without_a_server() {
     );
     assert_eq!((&ended["unsaved"], &ended["sandboxesEnded"]), (&serde_json::json!([]), &1.into()), "{ended}");
     assert_eq!(of(&user.workspace.json(&["list"])[0], "state"), "stopped", "nothing runs, and nothing costs");
-    assert_eq!(user.says("shop", "cat file"), "one\n", "it comes back with what was in no snapshot before");
+    let back = user.workspace.run(&["exec", "shop", "-c", "cat file"]);
+    assert_eq!(text(&back.stdout), "one\n", "it comes back with what was in no snapshot before");
+    assert!(text(&back.stderr).contains("was ended after its files were saved"), "{back:?}");
 
     user.says("shop", "echo two >file");
     kill_server(&user);
@@ -92,6 +94,33 @@ fn down_saves_workspaces_first_with_and_without_a_server() {
     assert_eq!(user.says("shop", "cat file"), "two\n", "nothing was");
     let ended = stranger.down.json(&["--yes"]);
     assert_eq!(of(&ended["unsaved"][0], "workspace"), "shop", "{ended}");
+}
+
+/// The studio keeps the workspaces of its jobs in records of its own, beside the server's files.
+#[test]
+fn down_saves_the_studios_workspaces_and_notes_their_end() {
+    let user = User::with(|program| program);
+    user.configure("listen = \"127.0.0.1:0\"\n");
+    let _down = Down(&user);
+    user.workspace.must(&["create", "shop"]);
+    let data = user.home.path().join("data/sandbar");
+    let studio = User::with(|program| program.variable("SANDBAR_DATA", &data));
+    let place = data.join("studio").display().to_string();
+    studio.configure(&format!(
+        "[records]\nurl = \"sqlite://{place}/records.sqlite\"\n[objects]\nurl = \"file://{place}/objects\"\n"
+    ));
+    let job = of(&studio.workspace.json(&["create", "job"]), "sandboxID");
+    studio.says("job", "echo built >file");
+
+    let ended = user.down.json(&[]);
+    let saved: Vec<String> = (0..2).map(|at| of(&ended["saved"][at], "workspace")).collect();
+    assert!(saved.contains(&"job".to_owned()) && saved.contains(&"shop".to_owned()), "{ended}");
+    let shown = studio.workspace.json(&["list"]);
+    assert_eq!((of(&shown[0], "workspace"), of(&shown[0], "state")), ("job".into(), "stopped".into()), "{shown}");
+    assert!(!shown.to_string().contains(&job), "nothing runs, and nothing costs: {shown}");
+    let back = studio.workspace.run(&["exec", "job", "-c", "cat file"]);
+    assert_eq!(text(&back.stdout), "built\n", "{back:?}");
+    assert!(text(&back.stderr).contains("was ended after its files were saved"), "{back:?}");
 }
 
 /// Notes that a sandbox was asked for so long ago, and makes one of that creation that no record of a workspace names.
