@@ -59,7 +59,7 @@ are the defaults unless a comment says otherwise:
   max_sandboxes = 1000            # most that run or are paused with their memory
   max_timeout_seconds = 2592000   # longest lease one call may ask for
   max_image_mb = 32768            # most that an image takes when it is unpacked
-  registry_mirrors = { \"docker.io\" = \"http://mirror.lan:5000\" }  # absent: images come from their registries
+  registry_mirrors = { \"docker.io\" = \"http://mirror.lan:5000\" } # default: none
   [egress]                        # private networks to be reached; none by default
   allow_ranges = [\"10.1.0.0/16\"]
   allow_names = [\"*.corp.example\"]
