@@ -10,5 +10,5 @@ fn a_measurement_that_does_not_exist_is_refused_before_anything_starts() {
         .expect("the program runs");
     let said = String::from_utf8_lossy(&bench.stderr);
     assert_eq!(bench.status.code(), Some(2), "{said}");
-    assert!(said.contains("'speed'") && said.contains("snapshots, rotation"), "{said}");
+    assert!(said.contains("'speed'") && said.contains("snapshots, templates, rotation"), "{said}");
 }
