@@ -3,10 +3,16 @@
 
 use std::ptr;
 
-/// The main thread takes every signal, whatever the starter had blocked. Call it before other threads exist.
+/// The main thread takes every signal, whatever the starter had blocked, and none is ignored any more: a server that a script started in
+/// the background ignores SIGINT, and so would every command of its sandboxes. Only SIGPIPE stays what Rust's runtime made it. Call it
+/// before other threads exist.
 pub fn welcome_signals() {
-    // SAFETY: sigset_t is plain memory that sigemptyset fills; pthread_sigmask fails only on invalid arguments.
+    // SAFETY: sigset_t is plain memory that sigemptyset fills; pthread_sigmask fails only on invalid arguments. What has no handler yet
+    // gets none; numbers that are none of ours to change are refused.
     unsafe {
+        for signal in (1..=libc::SIGRTMAX()).filter(|signal| *signal != libc::SIGPIPE) {
+            libc::signal(signal, libc::SIG_DFL);
+        }
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());

@@ -73,6 +73,9 @@ fn processes_run_as_the_user_with_all_groups_in_their_own_session() {
     assert_eq!(lines[3], lines[4], "the process leads its session");
     assert_eq!(lines[4].parse::<u64>().ok(), run.pid, "the pid is that of the sandbox");
     assert_eq!(lines[5], "0022");
+    let ignored = guest.run("sed -n 's/^SigIgn:.//p' /proc/self/status").out();
+    // Those from 32 on belong to the C library.
+    assert_eq!(u64::from_str_radix(ignored.trim(), 16).map(|signals| signals & 0x7fff_ffff), Ok(0), "{ignored}");
     let root = format!("Basic {}", STANDARD.encode("root:"));
     assert_eq!(guest.run_with("id -u", &json!({}), &[("authorization", &root)]).out(), "0\n");
     let nobody = format!("Basic {}", STANDARD.encode("ghost:"));

@@ -56,7 +56,9 @@ impl Guest {
         adjust(&mut config);
         fs::write(base.join("config.json"), serde_json::to_vec(&config).expect("a config")).expect("a file");
         let listener = UnixListener::bind(base.join("socket")).expect("a socket");
+        // Signals are ignored as by a server that a script started in the background.
         let script = r#"set -e
+            trap '' HUP INT QUIT
             mount -n --make-rprivate /
             mount -n -t tmpfs none /run
             mount -n -t tmpfs -o size=1m none "$1/small"
