@@ -11,8 +11,10 @@ use crate::guest_process::{self, Output, Script};
 use crate::id::Token;
 use crate::template::Defaults;
 
-/// Between two attempts of a ready command. Builds wait for the slow first start of things, creates for a repetition of it.
-const RETRY_AT_CREATE: Duration = Duration::from_millis(200);
+/// Between the first two attempts of a ready command; twice as long each time, since most things are up at once or take long.
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+/// The longest between two. Builds wait for the slow first start of things, creates for a repetition of it.
+const LONGEST_AT_CREATE: Duration = Duration::from_millis(200);
 
 static NOTHING: BTreeMap<String, String> = BTreeMap::new();
 
@@ -39,18 +41,20 @@ pub(crate) async fn wait_until_ready(guest: Guest<'_>, defaults: &Defaults, pati
     if line.trim_start().starts_with("sleep ") {
         return true;
     }
-    let ready = retry(guest, script(line, defaults), RETRY_AT_CREATE);
+    let ready = retry(guest, script(line, defaults), LONGEST_AT_CREATE);
     tokio::time::timeout(patience, ready).await.is_ok()
 }
 
 /// Runs `script` until it succeeds, however long that takes.
-pub(crate) async fn retry(guest: Guest<'_>, script: Script<'_>, pause: Duration) {
+pub(crate) async fn retry(guest: Guest<'_>, script: Script<'_>, longest: Duration) {
+    let mut pause = FIRST_PAUSE;
     loop {
         let began = Instant::now();
         if run(guest, script).await.is_ok_and(|code| code == 0) {
             return;
         }
         tokio::time::sleep_until(began + pause).await;
+        pause = longest.min(pause * 2);
     }
 }
 

@@ -21,7 +21,7 @@ use crate::start_command::{self, DEFAULT_USER};
 use crate::template::{BuildFiles, Defaults};
 use crate::world::World;
 
-/// Between two attempts of the ready command.
+/// The longest between two attempts of the ready command.
 const READY_INTERVAL: Duration = Duration::from_secs(2);
 const READY_PATIENCE: Duration = Duration::from_secs(10 * 60);
 /// What a start command gets that nobody said how to wait for.

@@ -157,9 +157,10 @@ pub(crate) fn ahead(moment: &str) -> Option<Duration> {
     Duration::try_from(moment.parse::<Timestamp>().ok()?.duration_since(Timestamp::now())).ok()
 }
 
-/// How long ago a moment of the protocol was.
+/// How long ago a moment of the protocol was; nothing for what always was, such as a server's base.
 pub(crate) fn ago(moment: &str) -> Option<Duration> {
-    Duration::try_from(Timestamp::now().duration_since(moment.parse::<Timestamp>().ok()?)).ok()
+    let moment = moment.parse::<Timestamp>().ok().filter(|moment| *moment != Timestamp::UNIX_EPOCH)?;
+    Duration::try_from(Timestamp::now().duration_since(moment)).ok()
 }
 
 /// A moment of the protocol in the reader's own time.
