@@ -126,7 +126,7 @@ impl Down {
         // A server ended its own; what an earlier one left behind is ended here.
         let left = runtime::block_on(async {
             let node = up::open_node(&config, &directory).await?;
-            let found = workspaces_in(&node);
+            let found = workspaces_in(&node, if careful { save::UNKNOWN } else { save::AS_ASKED });
             if careful && !found.is_empty() {
                 node.close(Closing::Keep).await.context("cannot leave the sandboxes as they are")?;
                 return Err(refusal(&found));
@@ -194,12 +194,11 @@ fn refusal(unsaved: &[Unsaved]) -> anyhow::Error {
     anyhow!("nothing was ended: the files of these workspaces could not be saved:{lines}\n--yes ends them unsaved")
 }
 
-/// Sandboxes of workspaces that are there without a server, and that this user's records know nothing of.
-fn workspaces_in(node: &Node) -> Vec<Unsaved> {
+/// Sandboxes of workspaces that are there without a server, and why their files are not saved.
+fn workspaces_in(node: &Node, reason: &str) -> Vec<Unsaved> {
     let unsaved = |seen: &Seen| {
         let workspace = seen.record.metadata.get(workspace::METADATA)?.clone();
-        let reason = save::UNKNOWN.to_owned();
-        Some(Unsaved { workspace, sandbox: seen.record.id.to_string(), reason })
+        Some(Unsaved { workspace, sandbox: seen.record.id.to_string(), reason: reason.to_owned() })
     };
     node.all().iter().filter_map(unsaved).collect()
 }

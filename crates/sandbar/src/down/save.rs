@@ -27,6 +27,9 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Why somebody else's workspace is not saved.
 pub(super) const UNKNOWN: &str = "this user's records know no such workspace";
 
+/// Why one is not saved of which nobody wanted it.
+pub(super) const AS_ASKED: &str = "--yes";
+
 /// A workspace whose files are in a snapshot.
 #[derive(Debug, Serialize)]
 pub(super) struct Saved {
@@ -48,7 +51,7 @@ pub(super) struct Unsaved {
 impl Unsaved {
     /// Nobody wanted it to be saved.
     pub(super) fn as_asked(row: &ListedSandbox, ephemeral: bool) -> Self {
-        let reason = if ephemeral { "the server is ephemeral" } else { "--yes" };
+        let reason = if ephemeral { "the server is ephemeral" } else { AS_ASKED };
         Self { workspace: named(row), sandbox: row.sandbox_id.clone(), reason: reason.to_owned() }
     }
 }
