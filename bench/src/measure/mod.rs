@@ -173,6 +173,8 @@ impl FromStr for Selection {
 pub(crate) fn all(server: &Server, plan: &Plan, only: &Selection) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, step) in STEPS.iter().filter(|(name, _)| name.contains(&only.0)) {
+        // What the one before has left to be written would be in the way of this one.
+        rustix::fs::sync();
         eprintln!("measuring: {name}");
         rows.extend(step(server, plan)?);
     }
