@@ -73,22 +73,19 @@ impl ArchiveImage {
     pub fn open(path: &Path) -> Result<Self, ImageError> {
         let mut files = Files::list(path)?;
         let (config, layers) = if files.places.contains_key("manifest.json") {
-            let saved: Vec<Saved> = files.json("manifest.json")?;
+            let saved: Vec<Saved> = parsed("manifest.json", &files.read("manifest.json")?)?;
             let first = saved.into_iter().next();
             let first = first.ok_or_else(|| ImageError::Malformed("manifest.json names no image".to_owned()))?;
-            (first.config, first.layers)
+            (files.read(&first.config)?, first.layers)
+        } else if !files.places.contains_key("index.json") {
+            return Err(ImageError::Malformed("neither manifest.json nor index.json is there".to_owned()));
         } else {
-            let manifest = files.manifest("index.json", 0)?;
+            let index = files.read("index.json")?;
+            let manifest = files.manifest(&index, 0)?;
             let blobs = manifest.layers.iter().map(|layer| blob(&layer.digest)).collect();
-            let config = blob(&manifest.config.digest);
-            let bytes = files.read(&config)?;
-            if digest(&bytes) != manifest.config.digest {
-                let (expected, found) = (manifest.config.digest, digest(&bytes));
-                return Err(ImageError::Digest { what: "the configuration".to_owned(), expected, found });
-            }
-            (config, blobs)
+            (files.blob("the configuration", &manifest.config.digest)?, blobs)
         };
-        let config = ImageConfig::parse(&files.read(&config)?)?;
+        let config = ImageConfig::parse(&config)?;
         let layers = layers.iter().map(|name| files.place(name)).collect::<Result<Vec<_>, _>>()?;
         if layers.len() != config.diff_ids.len() {
             return Err(ImageError::Malformed("the configuration and the layers do not belong together".to_owned()));
@@ -179,18 +176,19 @@ impl Files {
         Ok(bytes)
     }
 
-    fn json<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, ImageError> {
-        let bytes = self.read(name)?;
-        serde_json::from_slice(&bytes).map_err(|error| ImageError::Malformed(format!("{name}: {error}")))
+    /// The content that has this digest.
+    fn blob(&mut self, what: &str, expected: &str) -> Result<Vec<u8>, ImageError> {
+        let bytes = self.read(&blob(expected))?;
+        let found = digest(&bytes);
+        if found != expected {
+            return Err(ImageError::Digest { what: what.to_owned(), expected: expected.to_owned(), found });
+        }
+        Ok(bytes)
     }
 
-    /// The manifest for this machine that the index `name` leads to.
-    fn manifest(&mut self, name: &str, depth: usize) -> Result<Manifest, ImageError> {
-        if !self.places.contains_key("index.json") {
-            let message = "neither manifest.json nor index.json is there".to_owned();
-            return Err(ImageError::Malformed(message));
-        }
-        let index: Index = self.json(name)?;
+    /// The manifest for this machine that an index leads to.
+    fn manifest(&mut self, index: &[u8], depth: usize) -> Result<Manifest, ImageError> {
+        let index: Index = parsed("an index", index)?;
         let fits = |descriptor: &&Descriptor| {
             let platform = descriptor.platform.as_ref();
             platform.is_none_or(|platform| platform.os == "linux" && platform.architecture == architecture())
@@ -199,13 +197,13 @@ impl Files {
         let found = found.ok_or_else(|| ImageError::Malformed("it has nothing for this machine".to_owned()))?;
         let is_index = found.media_type.contains("index") || found.media_type.contains("manifest.list");
         if is_index && depth < DEEPEST {
-            return self.manifest(&blob(&found.digest), depth + 1);
+            let index = self.blob("an index", &found.digest)?;
+            return self.manifest(&index, depth + 1);
         }
-        let bytes = self.read(&blob(&found.digest))?;
-        if digest(&bytes) != found.digest {
-            let (expected, found) = (found.digest.clone(), digest(&bytes));
-            return Err(ImageError::Digest { what: "the manifest".to_owned(), expected, found });
-        }
-        serde_json::from_slice(&bytes).map_err(|error| ImageError::Malformed(error.to_string()))
+        parsed("the manifest", &self.blob("the manifest", &found.digest)?)
     }
+}
+
+fn parsed<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, ImageError> {
+    serde_json::from_slice(bytes).map_err(|error| ImageError::Malformed(format!("{name}: {error}")))
 }

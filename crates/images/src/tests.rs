@@ -234,6 +234,27 @@ fn both_kinds_of_archives_hold_the_same_image() {
 }
 
 #[test]
+fn an_index_within_an_index_must_be_what_its_digest_says() {
+    let inner = json!({ "manifests": [] }).to_string();
+    let named = json!({ "mediaType": "application/vnd.oci.image.index.v1+json", "digest": digest(inner.as_bytes()) });
+    let open = |content: &str| {
+        let mut archive = Builder::new(Vec::new());
+        let outer = json!({ "manifests": [named] }).to_string();
+        let blob = format!("blobs/sha256/{}", &digest(inner.as_bytes())[7..]);
+        for (name, bytes) in [(blob.as_str(), content.as_bytes()), ("index.json", outer.as_bytes())] {
+            let mut header = Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            archive.append_data(&mut header, name, bytes).expect("an entry");
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), archive.into_inner().expect("an archive")).expect("written");
+        ArchiveImage::open(file.path())
+    };
+    assert!(matches!(open(&inner), Err(ImageError::Malformed(_))), "it is read, and has nothing for this machine");
+    assert!(matches!(open(&format!("{inner} ")), Err(ImageError::Digest { .. })));
+}
+
+#[test]
 fn attributes_that_programs_use_are_kept() {
     let mut archive = Builder::new(Vec::new());
     let record = |name: &str| {

@@ -133,7 +133,11 @@ fn stage(app: &App, stage: BuildStage) -> Result<StageRequest, Failure> {
             };
             Origin::Archive { hash, format }
         }
-        _ => return Err(Failure::bad_request("fromImage and fromTemplate cannot go together")),
+        _ => {
+            return Err(Failure::bad_request(
+                "of fromImage, fromTemplate, fromStage and fromArchive only one can be given",
+            ));
+        }
     };
     Ok(StageRequest { origin, steps: steps.into_iter().map(step).collect() })
 }
