@@ -1,7 +1,7 @@
 //! `sandbar template list`, `show` and `delete`.
 
 use super::Session;
-use crate::sandbox::show::{ago, printable, span};
+use crate::sandbox::show::{ago, local_time, printable, span};
 use clap::Args;
 use futures::TryStreamExt;
 use sdk::model::template::{BuildStatus, Template};
@@ -81,10 +81,10 @@ impl ShowOne {
                 ),
             ),
             ("tags", printable(&tags.iter().map(|tag| tag.tag.as_str()).collect::<Vec<_>>().join(" "))),
-            ("updated", printable(&template.updated_at)),
+            ("updated", when(&template.updated_at)),
         ])?;
         let row = |build: &sdk::model::template::TemplateBuild| {
-            vec![printable(&build.build_id), status(build.status).to_owned(), printable(&build.created_at)]
+            vec![printable(&build.build_id), status(build.status).to_owned(), when(&build.created_at)]
         };
         if builds.is_empty() {
             return Ok(());
@@ -133,6 +133,11 @@ impl Delete {
         }
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
+}
+
+/// In the reader's own time; the server's base was always there.
+fn when(moment: &str) -> String {
+    ago(moment).map_or_else(|| "-".to_owned(), |_| local_time(moment))
 }
 
 fn explain(error: TemplateError) -> anyhow::Error {
