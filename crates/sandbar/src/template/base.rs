@@ -7,11 +7,15 @@ use sdk::templates::{ArchiveFormat, Template};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::process::Command;
+use tokio::time::timeout;
 
 /// The same bytes for the same packages, so that the server knows them again.
 const EPOCH: &str = "1700000000";
+/// Most that making a Debian may take: a mirror that hangs is noticed, a slow one is waited for.
+const LONGEST: Duration = Duration::from_secs(60 * 60);
 
 /// A base, and what must be there until it was sent.
 pub(super) struct Base {
@@ -101,7 +105,10 @@ async fn debian(suite: &str) -> anyhow::Result<Base> {
 }
 
 async fn run(mut command: Command, name: &str) -> anyhow::Result<()> {
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).status().await;
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).status();
+    let Ok(status) = timeout(LONGEST, status).await else {
+        bail!("{name} was stopped: it did not end within {} minutes", LONGEST.as_secs() / 60);
+    };
     let status = status.with_context(|| format!("{name} cannot be started"))?;
     if !status.success() {
         bail!("{name} failed: {status}");
