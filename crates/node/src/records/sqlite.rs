@@ -2,21 +2,15 @@
 //! the disk before it returns (`synchronous = FULL`).
 
 use std::error::Error;
-use std::fs::{self, File, Permissions};
-use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use sea_orm::sea_query::OnConflict;
-use sea_orm::sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, ConnectOptions, Database, DatabaseConnection, EntityTrait, IntoActiveModel,
-    QueryFilter, Set, TransactionTrait,
+    ActiveModelTrait, ColumnTrait, DatabaseConnection, EntityTrait, IntoActiveModel, QueryFilter, Set, TransactionTrait,
 };
-use sea_orm_migration::MigratorTrait;
 use tracing::warn;
 
 use super::entity::{creation, layer, sandbox, secret, template, volume};
@@ -30,11 +24,6 @@ use crate::sandbox::{Created, OnTimeout, Record, Repeatable, Resources, Standing
 use crate::secret::Secret;
 use crate::template::{Template, TemplateRecord};
 use crate::volume::Volume;
-
-/// Only another program with the file open makes this wait.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-
-const PRIVATE: u32 = 0o600;
 
 /// The records of one data directory.
 #[derive(Debug)]
@@ -50,46 +39,10 @@ fn cannot<E: Into<Box<dyn Error + Send + Sync>>>(what: &'static str) -> impl FnO
 impl SqliteRecords {
     /// Opens the database at `file`, makes it if it is absent, and brings it to the newest form.
     pub async fn open(file: &Path) -> Result<Self, RecordsError> {
-        make_private(file).map_err(cannot("make private"))?;
-        let path = file.to_owned();
-        // The path is given as an option, not in the URL, where some of its characters would mean something.
-        let mut options = ConnectOptions::new("sqlite::memory:");
-        options
-            .min_connections(1)
-            .max_connections(1)
-            .connect_timeout(BUSY_TIMEOUT)
-            .acquire_timeout(Duration::from_secs(30))
-            .sqlx_logging(false)
-            .map_sqlx_sqlite_opts(move |options| {
-                options
-                    .filename(&path)
-                    .in_memory(false)
-                    .shared_cache(false)
-                    .journal_mode(SqliteJournalMode::Wal)
-                    .synchronous(SqliteSynchronous::Full)
-                    .busy_timeout(BUSY_TIMEOUT)
-                    // Tokens and the values of variables do not stay in pages that are free.
-                    .pragma("secure_delete", "ON")
-            });
-        let database = Database::connect(options).await.map_err(cannot("open"))?;
-        Migrator::up(&database, None).await.map_err(cannot("migrate"))?;
+        let database = database::open_file(file).await.map_err(cannot("open"))?;
+        database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
         Ok(Self { database, seal: Seal::beside(file) })
     }
-}
-
-/// Makes sure that only the server's user reads the tokens of sandboxes. The files that SQLite keeps beside the
-/// database take their permissions from it, and those of an earlier run may still be there.
-fn make_private(file: &Path) -> io::Result<()> {
-    File::options().append(true).create(true).mode(PRIVATE).open(file)?;
-    for suffix in ["", "-wal", "-shm"] {
-        let mut beside = file.as_os_str().to_owned();
-        beside.push(suffix);
-        match fs::set_permissions(&beside, Permissions::from_mode(PRIVATE)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 #[async_trait]

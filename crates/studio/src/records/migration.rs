@@ -216,7 +216,7 @@ mod tests {
     async fn from_every_version(url: impl Fn() -> Secret) {
         for done in (0..).take(Migrator::migrations().len() + 1) {
             let url = url();
-            let database = workspace::records::connect(&url).await.expect("a database");
+            let database = database::connect(url.expose()).await.expect("a database");
             if done > 0 {
                 Migrator::up(&database, Some(done)).await.expect("an earlier form");
                 let old =

@@ -50,8 +50,8 @@ impl Records {
     /// # Errors
     /// It cannot be reached, or is not what the URL says.
     pub async fn open(url: &Secret) -> Result<Self, RecordsError> {
-        let database = workspace::records::connect(url).await.map_err(cannot("open"))?;
-        workspace::records::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
+        let database = database::connect(url.expose()).await.map_err(cannot("open"))?;
+        database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
         Ok(Self { database })
     }
 

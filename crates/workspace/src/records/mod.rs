@@ -10,7 +10,7 @@ mod port;
 mod usage;
 mod workspaces;
 
-pub use database::{DatabaseRecords, connect, migrate};
+pub use database::DatabaseRecords;
 pub use memory::MemoryRecords;
 pub use model::{
     Creation, Health, Interval, Lease, Payer, Size, Stored, Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord,
