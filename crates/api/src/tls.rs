@@ -123,7 +123,7 @@ mod tests {
     #[tokio::test]
     async fn those_who_do_not_go_on_wait_for_no_longer_than_they_may_and_hold_no_more_places_than_there_are() {
         let directory = tempfile::tempdir().expect("a directory");
-        let authority = Arc::new(Authority::open(directory.path(), "Sandbar test").expect("an authority"));
+        let authority = Arc::new(Authority::open(directory.path(), "Sandbar test", &[]).expect("an authority"));
         let mut tls = Tls::new(authority, "localhost:1");
         tls.places = Semaphore::new(2);
         tls.patience = Duration::from_millis(200);

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, GeneralSubtree, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256,
 };
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
@@ -41,7 +41,7 @@ pub(crate) struct Kept {
     pub issuer: Issuer<'static, KeyPair>,
 }
 
-pub(crate) fn load_or_make(directory: &Path, common_name: &str) -> Result<Kept, AuthorityError> {
+pub(crate) fn load_or_make(directory: &Path, common_name: &str, only: &[&str]) -> Result<Kept, AuthorityError> {
     let failed = |source| AuthorityError::Directory { directory: directory.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
     let _lock = lock(directory)?;
@@ -54,14 +54,18 @@ pub(crate) fn load_or_make(directory: &Path, common_name: &str) -> Result<Kept, 
         (None, Some(_)) => {
             Err(AuthorityError::Unusable { directory: directory.to_owned(), reason: format!("{KEY} is missing") })
         }
-        (_, None) => make(directory, common_name),
+        (_, None) => make(directory, common_name, only),
     }
 }
 
-fn make(directory: &Path, common_name: &str) -> Result<Kept, AuthorityError> {
+fn make(directory: &Path, common_name: &str, only: &[&str]) -> Result<Kept, AuthorityError> {
     let failed = |source| AuthorityError::Directory { directory: directory.to_owned(), source };
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Sign)?;
-    let params = params(common_name);
+    let mut params = params(common_name);
+    if !only.is_empty() {
+        let permitted_subtrees = only.iter().map(|name| GeneralSubtree::DnsName((*name).to_owned())).collect();
+        params.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() });
+    }
     let certificate = params.self_signed(&key).map_err(AuthorityError::Sign)?;
     let certificate_pem = pem::encode("CERTIFICATE", certificate.der());
     write(directory, KEY, &pem::encode("PRIVATE KEY", key.serialized_der()), 0o600).map_err(failed)?;

@@ -39,12 +39,14 @@ impl Authority {
     /// Loads the authority of `directory`, or makes it there. Of several that come at once, one makes it and the others load it;
     /// one that is killed on the way leaves nothing that the next would trip over.
     ///
-    /// `common_name` is what people see in lists of trusted authorities. It counts when the authority is made.
+    /// `common_name` is what people see in lists of trusted authorities. `only` are the DNS names that it can sign for, with all
+    /// below them; whoever trusts it need not fear for others, even if its key is lost. Without any it can sign for all. Both
+    /// count when the authority is made.
     ///
     /// # Errors
     /// [`AuthorityError::Directory`], [`AuthorityError::Busy`] and [`AuthorityError::Unusable`].
-    pub fn open(directory: &Path, common_name: &str) -> Result<Self, AuthorityError> {
-        let kept = keep::load_or_make(directory, common_name)?;
+    pub fn open(directory: &Path, common_name: &str, only: &[&str]) -> Result<Self, AuthorityError> {
+        let kept = keep::load_or_make(directory, common_name, only)?;
         Ok(Self { directory: directory.to_owned(), kept, leaves: Leaves::default() })
     }
 

@@ -15,7 +15,7 @@ use super::*;
 use crate::leaves::{LIFETIME, MOST, RENEWAL};
 
 fn open(directory: &Path) -> Authority {
-    Authority::open(directory, "Sandbar test").expect("an authority")
+    Authority::open(directory, "Sandbar test", &[]).expect("an authority")
 }
 
 fn roots(authority: &Authority) -> Arc<RootCertStore> {
@@ -45,11 +45,29 @@ fn made_once_and_loaded_again() {
     assert_eq!(first.certificate_pem(), second.certificate_pem());
     assert_eq!(fs::read_to_string(second.certificate_path()).expect("the certificate"), second.certificate_pem());
     // Another name is for a new authority only; what this one signs still says who signed it.
-    let renamed = Authority::open(&directory, "Another name").expect("an authority");
+    let renamed = Authority::open(&directory, "Another name", &[]).expect("an authority");
     for authority in [&second, &renamed] {
         verify(authority, &leaf, "a.localhost", SystemTime::now()).expect("signed by the same");
         let leaf = authority.certified("b.localhost").expect("a leaf");
         verify(&first, &leaf, "b.localhost", SystemTime::now()).expect("signed by the same");
+    }
+}
+
+#[test]
+fn of_an_authority_for_some_names_others_are_not_believed() {
+    let data = tempfile::tempdir().expect("a directory");
+    let made = Authority::open(&data.path().join("some"), "Sandbar test", &["localhost", "sandbox.test"]).expect("one");
+    let loaded = Authority::open(&data.path().join("some"), "Sandbar test", &[]).expect("the same");
+    let any = open(&data.path().join("any"));
+    // Whoever has the key can sign for any name.
+    let believed = |authority: &Authority, name: &str| {
+        verify(authority, &authority.certified(name).expect("a leaf"), name, SystemTime::now()).is_ok()
+    };
+    for name in ["localhost", "8000-i.localhost", "sandbox.test", "8000-i.sandbox.test", "127.0.0.1", "::1"] {
+        assert!(believed(&made, name) && believed(&loaded, name), "{name}");
+    }
+    for name in ["example.com", "notlocalhost", "sandbox.test.example", "test"] {
+        assert!(!believed(&made, name) && !believed(&loaded, name) && believed(&any, name), "{name}");
     }
 }
 
@@ -101,7 +119,7 @@ fn what_cannot_be_used_is_said_and_kept() {
     open(other.path());
     let key = data.path().join("key.pem");
     let refused = |reason: &str| {
-        let error = Authority::open(data.path(), "Sandbar test").expect_err("unusable").to_string();
+        let error = Authority::open(data.path(), "Sandbar test", &[]).expect_err("unusable").to_string();
         assert!(error.contains(reason) && error.contains("remove that directory"), "{error}");
     };
     fs::copy(other.path().join("key.pem"), &key).expect("a copy");

@@ -62,7 +62,7 @@ impl Trust {
         if let Some(inside) = &*inside {
             return Ok(inside.clone());
         }
-        let authority = Arc::new(Authority::open(&self.directory, COMMON_NAME)?);
+        let authority = Arc::new(Authority::open(&self.directory, COMMON_NAME, &[])?);
         let config = authority.server_config(&[ALPN]);
         Ok(inside.insert(Inside { authority, config }).clone())
     }

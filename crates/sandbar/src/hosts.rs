@@ -9,6 +9,8 @@ use std::path::Path;
 
 /// SDKs send what is under these to E2B, whatever server they were told to use.
 const OF_E2B: [&str; 2] = ["e2b.app", "e2b.dev"];
+/// Browsers resolve every name under it to this machine.
+const LOCAL: &str = "localhost";
 /// A name has 253 characters; `<port>-<id>.` goes before it.
 const LONGEST: usize = 200;
 
@@ -37,27 +39,33 @@ pub(crate) fn check_domain(domain: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The domain of a server that listens at `address`. Browsers resolve every name under `localhost` to this machine.
+/// The domain of a server that listens at `address`.
 pub(crate) fn domain(configured: Option<&str>, address: SocketAddr) -> String {
     /// SDKs always say `https`, which means this port where none is named.
     const HTTPS: u16 = 443;
     match configured.map(str::to_ascii_lowercase) {
         Some(domain) if split(&domain).1.is_some() || address.port() == HTTPS => domain,
         Some(domain) => format!("{domain}:{}", address.port()),
-        None if address.ip().is_loopback() || address.ip().is_unspecified() => format!("localhost:{}", address.port()),
+        None if address.ip().is_loopback() || address.ip().is_unspecified() => format!("{LOCAL}:{}", address.port()),
         None => address.to_string(),
     }
 }
 
-/// The authority of a data directory's hosts, made at the first call. Another than the one for what leaves sandboxes: who
-/// trusts the one must not have to trust the other.
-pub(crate) fn authority(data: &Path) -> anyhow::Result<Authority> {
+/// The authority of a data directory's hosts, made at the first call. It can sign for `localhost` and the configured domain only, so
+/// there is one for each domain. Another than the one for what leaves sandboxes: who trusts the one must not have to trust the
+/// other.
+pub(crate) fn authority(data: &Path, configured: Option<&str>) -> anyhow::Result<Authority> {
     let machine = rustix::system::uname();
     let name = match machine.nodename().to_string_lossy() {
         machine if machine.is_empty() => "Sandbar hosts".to_owned(),
         machine => format!("Sandbar hosts on {machine}"),
     };
-    Authority::open(&data.join(AUTHORITY).join("hosts"), &name).context("no certificates can be signed")
+    let domain = configured.map(|domain| split(domain).0.to_ascii_lowercase()).filter(|domain| domain != LOCAL);
+    let (directory, only) = match &domain {
+        Some(domain) => (format!("hosts-{domain}"), vec![LOCAL, domain]),
+        None => ("hosts".to_owned(), vec![LOCAL]),
+    };
+    Authority::open(&data.join(AUTHORITY).join(directory), &name, &only).context("no certificates can be signed")
 }
 
 fn split(domain: &str) -> (&str, Option<&str>) {

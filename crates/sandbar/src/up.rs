@@ -179,11 +179,12 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
         writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
     }
     let domain = hosts::domain(config.domain.as_deref(), address);
-    let authority = open_authority(&directory);
+    let authority = open_authority(&directory, config.domain.as_deref());
     if authority.is_some() {
+        let own = config.domain.as_deref().map(|domain| format!(" --domain {domain}")).unwrap_or_default();
         writeln!(
             out,
-            "# The same over https, also https://PORT-SANDBOX.{domain}, to clients that trust it: `sandbar trust`"
+            "# The same over https, also https://PORT-SANDBOX.{domain}, to clients that trust it: `sandbar trust{own}`"
         )?;
     }
     if workshop.is_some() {
@@ -252,8 +253,8 @@ async fn open_workshop(config: &Config, ourselves: &LocalEndpoint, options: Opti
 }
 
 /// Signs for the server's hosts. Without it everything is served, but in the clear only.
-fn open_authority(directory: &DataDirectory) -> Option<Arc<Authority>> {
-    match hosts::authority(directory.path()) {
+fn open_authority(directory: &DataDirectory, domain: Option<&str>) -> Option<Arc<Authority>> {
+    match hosts::authority(directory.path(), domain) {
         Ok(authority) => Some(Arc::new(authority)),
         Err(error) => {
             eprintln!("sandbar: https is not served: {error:#}");

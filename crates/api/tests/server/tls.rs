@@ -155,7 +155,7 @@ async fn services_that_speak_tls_themselves_are_reached() {
     let server = Server::start().await;
     // Nobody but the service knows who signed its certificate.
     let directory = tempfile::tempdir().expect("a directory");
-    let own = Arc::new(Authority::open(directory.path(), "Somebody else").expect("an authority"));
+    let own = Arc::new(Authority::open(directory.path(), "Somebody else", &[]).expect("an authority"));
     let leaf = own.certified("service.test").expect("a leaf");
     let shown = tokio_rustls::rustls::sign::SingleCertAndKey::from((*leaf).clone());
     let acceptor = TlsAcceptor::from(Arc::new(authority::server_config(Arc::new(shown), &[b"http/1.1"])));

@@ -16,7 +16,7 @@ use crate::lab::{Namespace, connect};
 pub(crate) type Heard = Arc<Mutex<Vec<String>>>;
 
 pub(crate) fn authority(directory: &Path, name: &str) -> Arc<Authority> {
-    Arc::new(Authority::open(&directory.join(name), name).unwrap())
+    Arc::new(Authority::open(&directory.join(name), name, &[]).unwrap())
 }
 
 /// Reads to the end of a head; `None` when there is none any more.

@@ -38,9 +38,9 @@ Firefox, and Chromium on Linux, keep stores of their own: import the file in the
 authorities. Names under `localhost` are known to browsers and curl; for other programs install libnss-myhostname, or give the \
 server a domain that your name server knows (`sandbar up --domain`).
 
-The authority belongs to one data directory and signs for `localhost`, the configured domain, what is below them, and the \
-machine's own addresses. Its key stays in that directory, for its owner only: whoever has it could pose as any host to \
-those who trust it.")]
+The authority belongs to one data directory and one domain. It signs for `localhost`, the domain, what is below them, and the \
+machine's own addresses, and its certificate says so: no other name that it might sign is believed. Its key stays in that \
+directory, for its owner only.")]
 pub(crate) struct Trust {
     /// Have this machine's store trust it
     #[arg(long, conflicts_with_all = ["remove", "path"])]
@@ -57,6 +57,9 @@ pub(crate) struct Trust {
     /// The data directory of the server [default: by XDG rules]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// The domain that `sandbar up` was given [default: the configured one, else localhost]
+    #[arg(long, value_name = "NAME[:PORT]")]
+    domain: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
     config: Option<PathBuf>,
@@ -65,9 +68,9 @@ pub(crate) struct Trust {
 impl Trust {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         logging::start_if_wanted()?;
-        let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
+        let overrides = Overrides { data: self.data.clone(), domain: self.domain.clone(), ..Overrides::default() };
         let config = Config::load(self.config.as_deref(), &overrides)?;
-        let authority = hosts::authority(&config.data)?;
+        let authority = hosts::authority(&config.data, config.domain.as_deref())?;
         let mut done = None;
         if self.install || self.remove {
             let store = Store::find()?;

@@ -17,9 +17,13 @@ fn port(server: &Server) -> &str {
 
 /// Trusts the server's authority and nobody else.
 fn curl(server: &Server, arguments: &[&str]) -> Output {
+    curl_trusting("hosts", server, arguments)
+}
+
+fn curl_trusting(authority: &str, server: &Server, arguments: &[&str]) -> Output {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--max-time", "30", "--noproxy", "*", "--cacert"]);
-    command.arg(server.file("authority/hosts/certificate.pem")).args(arguments);
+    command.arg(server.file(&format!("authority/{authority}/certificate.pem"))).args(arguments);
     command.output().expect("curl is installed")
 }
 
@@ -74,18 +78,23 @@ fn one_port_serves_http_and_https_in_both_versions() {
 #[test]
 fn a_domain_of_one_s_own_is_signed_for_and_told() {
     let server = Server::with(&["--domain", "Sandbox.test"]);
+    let curl = |arguments: &[&str]| curl_trusting("hosts-sandbox.test", &server, arguments);
     let resolve = |name: &str| format!("{name}:{}:127.0.0.1", port(&server));
     let (api, key) = ("api.sandbox.test", format!("X-API-Key: {}", server.key));
     let url = format!("https://{api}:{}/v2/sandboxes", port(&server));
     let create = ["--header", &key, "--json", "{\"templateID\":\"base\"}", "--resolve", &resolve(api), &url];
-    let made: Value = serde_json::from_str(&body(&curl(&server, &create))).expect("JSON");
+    let made: Value = serde_json::from_str(&body(&curl(&create))).expect("JSON");
     let domain = made["domain"].as_str().expect("a domain");
     assert_eq!(domain, format!("sandbox.test:{}", port(&server)));
     // What SDKs make of it.
     let name = format!("49983-{}.sandbox.test", made["sandboxID"].as_str().expect("an ID"));
     let guest = format!("https://{name}:{}/health", port(&server));
-    let asked = curl(&server, &["--write-out", "%{response_code}", "--resolve", &resolve(&name), &guest]);
+    let asked = curl(&["--write-out", "%{response_code}", "--resolve", &resolve(&name), &guest]);
     assert_eq!(body(&asked), "204");
+    let path = body(&trust(server.data(), &["--domain", "sandbox.test", "--path"]));
+    assert_eq!(Path::new(path.trim_end()), server.file("authority/hosts-sandbox.test/certificate.pem"));
+    let local = format!("https://localhost:{}/health", port(&server));
+    assert_eq!(body(&curl(&["--output", "/dev/null", "--write-out", "%{response_code}", &local])), "200");
 }
 
 #[test]

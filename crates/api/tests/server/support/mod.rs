@@ -108,7 +108,8 @@ impl Server {
         .expect("the node opens");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address");
-        let authority = Authority::open(&directory.path().join("authority"), "Sandbar test").expect("an authority");
+        let authority =
+            Authority::open(&directory.path().join("authority"), "Sandbar test", &[]).expect("an authority");
         let authority = Arc::new(authority);
         let config = ApiConfig {
             api_key: KEY.to_owned(),
