@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Way;
+use super::attentive::Attentive;
 use super::secured::Securing;
 use crate::content::Content;
 use crate::routing::Target;
@@ -157,7 +158,7 @@ async fn handshake(
 ) -> io::Result<Sender> {
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(BUFFER_BYTES)
-        .handshake(TokioIo::new(stream))
+        .handshake(TokioIo::new(Attentive::new(stream)))
         .await
         .map_err(io::Error::other)?;
     let (cut, end) = (live.cut.clone(), end.clone());

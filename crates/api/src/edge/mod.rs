@@ -3,6 +3,7 @@
 //! Invariants: a sandbox that cannot be reached is not dialled, for a frozen one would accept and never answer; what runs
 //! through the edge breaks as soon as the sandbox can be reached no longer; the guest's control routes are not here.
 
+mod attentive;
 mod connections;
 mod forward;
 mod headers;
