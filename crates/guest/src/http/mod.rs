@@ -14,11 +14,11 @@ use connectrpc::{Chain, ConnectRpcBody, ConnectRpcService, Limits};
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, CACHE_CONTROL, ORIGIN, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, CACHE_CONTROL, CONNECTION, ORIGIN, VARY,
 };
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -110,10 +110,15 @@ impl Face {
 
     async fn answer(mut self, request: Request<Incoming>) -> Reply {
         let from_page = request.headers().contains_key(ORIGIN);
+        let has_body = !request.body().is_end_stream();
         let mut reply = match preflight(&request) {
             Some(reply) => reply,
             None => self.dispatch(request).await.unwrap_or_else(|refusal| refusal.reply()),
         };
+        if has_body && (reply.status().is_client_error() || reply.status().is_server_error()) {
+            // Who refuses may not have read all of it. Then hyper hangs up after the answer, which the next request must not meet.
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         if from_page {
             let headers = reply.headers_mut();
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
