@@ -40,7 +40,8 @@ impl Static<'_> {
     }
 
     fn make(&self) -> PathBuf {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there");
+        // Of the crate that is being built, and said relative to it: checkouts that share a target directory are one to cargo.
+        let root = Path::new("../..");
         for source in ["Cargo.toml", "Cargo.lock"].iter().chain(self.sources) {
             println!("cargo::rerun-if-changed={}", root.join(source).display());
         }
@@ -53,7 +54,7 @@ impl Static<'_> {
 
         let mut cargo = Command::new(variable("CARGO"));
         cargo
-            .current_dir(&root)
+            .current_dir(root)
             .args(["build", "--locked", "--package", self.package, "--bin", self.package])
             .args(["--profile", profile, "--target", &target])
             .arg("--target-dir")
