@@ -203,8 +203,10 @@ fn a_swap_leaves_mounts_alone() {
             code=0; bash "$2" "$PWD" s 2>&1 || code=$?
             echo "$code"; find . -type f | sort
         "#;
-        let arguments = ["--mount", "bash", "-c", line, "-", directory.path().to_str().expect("text"), script, mounted];
-        let output = std::process::Command::new("unshare").args(arguments).output().expect("unshare is installed");
+        let place = directory.path().to_str().expect("text");
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "--map-root-user", "bash", "-c", line, "-", place, script, mounted]);
+        let output = command.output().expect("unshare is installed");
         let said = String::from_utf8_lossy(&output.stdout);
         let said = said.replace(&*directory.path().to_string_lossy(), "");
         assert_eq!(said, after, "{}", String::from_utf8_lossy(&output.stderr));
