@@ -27,6 +27,7 @@ fn the_token_guards_all_but_health() {
             assert_eq!((refused.status, refused.json()["code"].as_u64()), (401, Some(401)), "{path}");
             assert!(refused.json()["message"].is_string());
             assert_eq!(refused.header("content-type"), Some("application/json; charset=utf-8"));
+            assert_eq!(refused.header("connection"), Some("close"), "the body was not read");
         }
     }
     let listed = guest.call_with("process.Process/List", &json!({}), &[("x-access-token", "t0ken")]);
