@@ -4,9 +4,14 @@ use super::path::split;
 use sdk::Files;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The longest part of a file's name that its draft's name repeats: names have 255 bytes at most.
 const REPEATED: usize = 200;
+/// How long after the last byte was sent a draft may still appear.
+const LATEST: Duration = Duration::from_secs(3);
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// The drafts that exist now.
 #[derive(Default)]
@@ -33,12 +38,32 @@ impl Drafts {
     }
 
     /// Removes what is left. What cannot be removed is named.
+    ///
+    /// A sandbox may be about to make a file of what it was sent last, so one that is not there is looked for again.
     pub(super) async fn remove_all(&self, files: &Files<'_>) {
-        let left = std::mem::take(&mut *self.paths.lock().unwrap_or_else(PoisonError::into_inner));
-        for draft in left {
-            if let Err(error) = files.remove(&draft).await {
-                eprintln!("sandbar: an incomplete file is left at {draft}: {error}");
+        let mut left = std::mem::take(&mut *self.paths.lock().unwrap_or_else(PoisonError::into_inner));
+        let end = Instant::now() + LATEST;
+        loop {
+            let is_last = Instant::now() >= end;
+            let mut absent = BTreeSet::new();
+            for draft in left {
+                let removed = match files.exists(&draft).await {
+                    Ok(true) => files.remove(&draft).await,
+                    Ok(false) => {
+                        absent.insert(draft);
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = removed {
+                    eprintln!("sandbar: an incomplete file is left at {draft}: {error}");
+                }
             }
+            if absent.is_empty() || is_last {
+                return;
+            }
+            left = absent;
+            tokio::time::sleep(AGAIN).await;
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub(crate) struct Cutter {
     pub(crate) address: String,
@@ -19,6 +20,15 @@ struct Shared {
 
 impl Cutter {
     pub(crate) fn before(server: &str) -> Self {
+        Self::with(server, Duration::ZERO)
+    }
+
+    /// A network of at most 16 MB a second: what should break on the way is not through before.
+    pub(crate) fn slow_before(server: &str) -> Self {
+        Self::with(server, Duration::from_millis(1))
+    }
+
+    fn with(server: &str, delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let shared =
@@ -37,8 +47,8 @@ impl Cutter {
                 let count = move |bytes| {
                     counting.sent.fetch_add(bytes, Ordering::Relaxed);
                 };
-                std::thread::spawn(move || pump(to.0, to.1, count));
-                std::thread::spawn(move || pump(back.0, back.1, |_| {}));
+                std::thread::spawn(move || pump(to.0, to.1, delay, count));
+                std::thread::spawn(move || pump(back.0, back.1, delay, |_| {}));
             }
         });
         Self { address, shared }
@@ -66,10 +76,11 @@ impl Drop for Cutter {
     }
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, count: impl Fn(u64)) {
+fn pump(mut from: TcpStream, mut to: TcpStream, delay: Duration, count: impl Fn(u64)) {
     let mut piece = [0; 16 * 1024];
     while let Ok(length @ 1..) = from.read(&mut piece) {
         count(length as u64);
+        std::thread::sleep(delay);
         if to.write_all(&piece[..length]).is_err() {
             break;
         }
