@@ -164,13 +164,14 @@ fn an_interrupted_copy_leaves_no_half_file() {
     let large = here.path().join("large");
     std::fs::File::create(&large).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
     cli.must(&["exec", &id, "-c", "echo before > target; truncate -s 256M large"]);
-    let network = Cutter::slow_before(&server.address);
-    let url = format!("http://{}", network.address);
+    // Each over a network of its own: what is on the way there is no other copy's.
     let start = |from: &str, to: &str| {
-        cli.command(&["cp", from, to, "--sandbox-url", &url])
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts")
+        let network = Cutter::slow_before(&server.address);
+        let mut command = cli.command(&["cp", from, to, "--sandbox-url", &format!("http://{}", network.address)]);
+        (command.stderr(Stdio::piped()).spawn().expect("the program starts"), network)
+    };
+    let is_under_way = |network: &Cutter| {
+        eventually("the copy is under way", Duration::from_secs(20), || (network.sent() > 1 << 20).then_some(()));
     };
     let (from, to) = (large.to_str().expect("a text path"), format!("{id}:target"));
     let unharmed = || {
@@ -178,18 +179,16 @@ fn an_interrupted_copy_leaves_no_half_file() {
         assert_eq!(cli.must(&["exec", &id, "--", "find", ".", "-name", "*.part"]), "", "a draft is left");
     };
 
-    let under_way = network.sent() + (1 << 20);
-    let child = start(from, &to);
-    eventually("the copy is under way", Duration::from_secs(20), || (network.sent() > under_way).then_some(()));
+    let (child, network) = start(from, &to);
+    is_under_way(&network);
     testing::signal(child.id(), "INT");
     let done = child.wait_with_output().expect("it ends");
     assert_eq!(done.status.code(), Some(130));
     assert!(text(&done.stderr).contains("interrupted; 0 of 1 files were copied"), "{done:?}");
     unharmed();
 
-    let under_way = network.sent() + (1 << 20);
-    let child = start(from, &to);
-    eventually("the copy is under way", Duration::from_secs(20), || (network.sent() > under_way).then_some(()));
+    let (child, network) = start(from, &to);
+    is_under_way(&network);
     network.cut();
     let done = child.wait_with_output().expect("it ends");
     assert_eq!(done.status.code(), Some(1));
@@ -198,7 +197,7 @@ fn an_interrupted_copy_leaves_no_half_file() {
 
     let target = here.path().join("target");
     std::fs::write(&target, "before").expect("a file");
-    let child = start(&format!("{id}:large"), target.to_str().expect("a text path"));
+    let (child, _network) = start(&format!("{id}:large"), target.to_str().expect("a text path"));
     let draft = || {
         let mut entries = std::fs::read_dir(here.path()).expect("a directory").flatten();
         entries.find(|entry| entry.path().extension().is_some_and(|ending| ending == "part"))
