@@ -76,6 +76,9 @@ const FLAGS: [&str; 27] = [
     "--password-store=basic",
 ];
 
+/// The kernel takes 107 bytes for a socket, and the browser appends `/org.chromium.Chromium.XXXXXX/SingletonSocket`.
+const LONGEST_FOR_SOCKETS: usize = 62;
+
 pub(crate) struct Process {
     pub(crate) connection: Connection,
     /// What the browser calls itself, without the word that tells pages that nobody looks at a screen.
@@ -263,6 +266,10 @@ fn command(program: &Path, profile: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().current_dir(profile);
     command.env("HOME", profile).env("PATH", "/usr/bin:/bin").env("LANG", "C.UTF-8").env("TZ", "UTC");
+    // What a killed browser leaves is removed with its profile. Where that is too long for a socket's path, it stays in /tmp.
+    if profile.as_os_str().len() <= LONGEST_FOR_SOCKETS {
+        command.env("TMPDIR", profile);
+    }
     command.args(FLAGS).arg(format!("--host-resolver-rules={NO_NAMES}"));
     let mut directory = OsString::from("--user-data-dir=");
     directory.push(profile);

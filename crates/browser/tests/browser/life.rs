@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,10 +38,18 @@ async fn it_runs_without_rights_in_its_own_sandbox_and_namespace() {
     let look = async {
         asked.notified().await;
         check_processes(&browser_processes(rig.directory.path()));
+        check_files(rig.directory.path());
         looked.notify_one();
     };
     let (capture, ()) = tokio::join!(rig.capture(&site, "/"), look);
     capture.expect("a capture");
+}
+
+/// A browser that is killed leaves nothing outside its profile.
+fn check_files(directory: &Path) {
+    let profile = directory.read_dir().expect("profiles").flatten().next().expect("one").path();
+    let socket = std::fs::read_link(profile.join("SingletonSocket")).expect("the browser's socket");
+    assert!(socket.starts_with(&profile), "{}", socket.display());
 }
 
 fn check_processes(processes: &[Found]) {
@@ -210,7 +219,7 @@ async fn a_program_that_is_no_browser_gives_its_last_words() {
 const ROLE: &str = "SANDBAR_BROWSER_TEST_DIRECTORY";
 
 /// This program again, running only the test `name`, with profiles in `directory`.
-fn again(name: &str, directory: &std::path::Path) -> Command {
+fn again(name: &str, directory: &Path) -> Command {
     // By this name it can be executed by users who cannot reach its path.
     let mut command = Command::new("/proc/self/exe");
     command.args([&format!("life::{name}"), "--exact", "--nocapture"]).env(ROLE, directory).stdout(Stdio::piped());
