@@ -17,5 +17,5 @@ pub use s3::S3Server;
 pub use server::client::client;
 pub use server::{Launch, Running, Server};
 pub use tied::{Tied, signal};
-pub use user::{User, as_another_user};
+pub use user::{User, as_another_user, remove_directory};
 pub use waiting::{eventually, eventually_async, repeats};

@@ -1,7 +1,8 @@
 //! Other users of the machine than the one who runs the tests.
 
 use std::ffi::OsStr;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// An ordinary user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +41,23 @@ impl User {
 /// user becomes one of the subordinate ids, which to the host is as foreign.
 pub fn as_another_user(program: impl AsRef<OsStr>) -> Command {
     let nobody = User { uid: 65_534, gid: 65_534 };
-    let mut command = if rustix::process::geteuid().is_root() {
-        Command::new("setpriv")
-    } else {
-        let mut inside = Command::new("unshare");
-        inside.args(["--user", "--map-root-user", "--map-auto", "setpriv"]);
-        inside
-    };
+    let mut command = as_root("setpriv");
     command.args(nobody.flags()).arg(program);
     command
+}
+
+/// Removes a server's directory, also what of it belongs to an ordinary user's sandboxes.
+pub fn remove_directory(path: &Path) {
+    // What stays is in a temporary directory.
+    let _ = as_root("rm").arg("-rf").arg(path).stderr(Stdio::null()).status();
+}
+
+/// A command by root. An ordinary user is root of the subordinate ids.
+fn as_root(program: &str) -> Command {
+    if rustix::process::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut inside = Command::new("unshare");
+    inside.args(["--user", "--map-root-user", "--map-auto", program]);
+    inside
 }

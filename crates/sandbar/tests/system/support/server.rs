@@ -128,6 +128,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         // `down` ends a running server as well as what a killed one left.
         let done = self.program.command().args(["down", "--yes", "--data"]).arg(self.data.path()).output();
+        testing::remove_directory(self.data.path());
         if let Ok(done) = done
             && !done.status.success()
             && !std::thread::panicking()
