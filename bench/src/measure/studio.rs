@@ -35,19 +35,20 @@ pub(crate) fn studio(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let token = server.token.clone().context("the server has no studio")?;
     let caller = Arc::new(Caller { address: server.address, token });
     let load = runtime.block_on(measure(&caller, plan))?;
-    let (p99, empty) = (load.reads.percentile(0.99), load.empty.percentile(0.99));
+    let (p99, empty, timers) = (load.reads.percentile(0.99), load.empty.percentile(0.99), load.timers.percentile(0.99));
     Ok(vec![Row {
         name: "studio, p99",
         figure: millis(p99),
-        baseline: format!("{} an empty answer", millis(empty)),
+        baseline: format!("{} a timer, {} an empty answer", millis(timers), millis(empty)),
         value: p99.as_secs_f64() * 1e3,
         unit: "ms",
         target: Some(Target::AtMost { limit: 50.0, sane: 5_000.0 }),
         method: format!(
             "{} reads of a build's status a second, {} in all, while {} watchers follow the timelines of {JOBS} builds, on which \
              {} events happened meanwhile. Nothing was dropped: every read was answered with 200, every watcher saw every event. \
-             Half of the reads took {}; a watcher heard of an event {} after the call that made it was sent, {} at the 99th percentile. The baseline \
-             is `/health` of the same server at the same rate, without watchers.",
+             Half of the reads took {}; a watcher heard of an event {} after the call that made it was sent, {} at the 99th percentile. The baselines \
+             are how late a timer of the same rate rang during the same seconds, which is what the machine itself keeps waiting, and `/health` of the same \
+             server at the same rate, before, without watchers.",
             plan.studio_rate,
             load.reads.len(),
             plan.studio_watchers,
@@ -62,6 +63,8 @@ pub(crate) fn studio(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
 /// What was measured.
 struct Load {
     empty: Samples,
+    /// How late timers rang while the reads were sent.
+    timers: Samples,
     reads: Samples,
     /// From the beginning of the call that made an event until a watcher had it.
     heard: Samples,
@@ -95,7 +98,8 @@ async fn measure(caller: &Arc<Caller>, plan: &Plan) -> anyhow::Result<Load> {
 
     let paths: Vec<String> = jobs.iter().map(|job| format!("/api/generation/{job}/status")).collect();
     let happening = happen(caller, &jobs, Duration::from_secs(plan.studio_seconds as u64));
-    let (reads, asked) = tokio::join!(reads(caller, plan.studio_rate, count, &paths), happening);
+    let (reads, asked, timers) =
+        tokio::join!(reads(caller, plan.studio_rate, count, &paths), happening, timers(plan.studio_rate, count));
     let (reads, asked) = (reads?, asked?);
 
     let mut heard = Samples::default();
@@ -107,7 +111,19 @@ async fn measure(caller: &Arc<Caller>, plan: &Plan) -> anyhow::Result<Load> {
         events[number] = last;
         heard.push(at.saturating_duration_since(asked[number]));
     }
-    Ok(Load { empty, reads, heard, events: events.iter().sum() })
+    Ok(Load { empty, timers, reads, heard, events: events.iter().sum() })
+}
+
+/// Waits at the same rate for nothing.
+async fn timers(rate: usize, count: usize) -> Samples {
+    let begin = Instant::now() + Duration::from_millis(100);
+    let mut late = Samples::default();
+    for number in 0..count {
+        let due = begin + Duration::from_secs_f64(number as f64 / rate as f64);
+        sleep_until(due).await;
+        late.push(due.elapsed());
+    }
+    late
 }
 
 /// Asks at a steady rate, on connections that are kept. From when a read was due until its answer was whole.
