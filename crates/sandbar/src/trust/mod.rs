@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use store::{Change, Store};
 
 /// Print the certificate that makes https://… of this server trusted, or have this machine trust it.
@@ -75,7 +75,7 @@ impl Trust {
         if self.install || self.remove {
             let store = Store::find()?;
             let change = if self.install { store.install(&authority) } else { store.remove(&authority) };
-            done = Some(change.with_context(|| refused(&config.data, self.install))?);
+            done = Some(change.with_context(|| refused(&config, self.install))?);
         }
         self.tell(&authority, done.as_ref())
     }
@@ -115,13 +115,14 @@ impl Trust {
 }
 
 /// What to say when the store could not be changed: mostly that only root may.
-fn refused(data: &Path, install: bool) -> String {
+fn refused(config: &Config, install: bool) -> String {
     let (flag, what) =
         if install { ("--install", "cannot have this machine trust it") } else { ("--remove", "cannot take it out") };
     if rustix::process::geteuid().is_root() {
         what.to_owned()
     } else {
         // Another user's default directory is another one.
-        format!("{what}: only root may; `sudo sandbar trust {flag} --data {}` does it", data.display())
+        let domain = config.domain.as_deref().map(|domain| format!(" --domain {domain}")).unwrap_or_default();
+        format!("{what}: only root may; `sudo sandbar trust {flag} --data {}{domain}` does it", config.data.display())
     }
 }
