@@ -5,6 +5,7 @@ import type { PreviewCheck, PreviewState, Status } from "../wire";
 
 const URL_A = "http://3000-a.localhost";
 const URL_B = "http://3000-b.localhost";
+const LOOKS: readonly PreviewState[] = ["starting", "active", "blocked", "paused", "expired", "unreachable", "none"];
 
 function checked(state: PreviewState, url: string | null = null, status: Status = "ready"): Happening {
   const check: PreviewCheck = { state, preview_url: url, reason: null };
@@ -62,7 +63,7 @@ test("while it resumes, nothing but its own end moves the pane", () => {
     { type: "check_failed", message: "x" },
     { type: "frame_loaded", load: 1 },
     { type: "frame_late", load: 1 },
-    ...(["starting", "active", "blocked", "paused", "expired", "unreachable", "none"] as const).map((s) => checked(s, URL_A)),
+    ...LOOKS.map((state) => checked(state, URL_A)),
   ];
   for (const event of others) assert.deepEqual(next(resuming(), event), { kind: "resuming" }, JSON.stringify(event));
 });
@@ -71,9 +72,11 @@ test("each failure of a resume has its own words", () => {
   for (const failure of ["sandbox_expired", "sandbox_unreachable"] as const) {
     const failed = next(resuming(), { type: "resume_refused", failure });
     assert.deepEqual(failed, { kind: "resume_failed", failure });
-    // What is known stays on the screen: a later look does not replace it by a card that says less.
-    for (const seen of ["paused", "expired", "unreachable", "none"] as const) {
-      assert.deepEqual(next(failed, checked(seen)), failed);
+    // What is known stays on the screen: a later look does not replace it by a card that says less, or by a spinner.
+    for (const status of ["ready", "building"] as const) {
+      for (const seen of ["starting", "paused", "expired", "unreachable", "none"] as const) {
+        assert.equal(next(failed, checked(seen, null, status)), failed, `${seen}, ${status}`);
+      }
     }
   }
   assert.equal(TEXT.resumeFailed, "Resume failed");
@@ -83,7 +86,8 @@ test("each failure of a resume has its own words", () => {
 
 test("a failed resume gives way to a preview that runs", () => {
   const failed = next(resuming(), { type: "resume_refused", failure: "sandbox_unreachable" });
-  assert.equal(next(failed, checked("active", URL_B)).kind, "loading");
+  assert.deepEqual(next(failed, checked("active", URL_B)), { kind: "loading", url: URL_B, load: 1 });
+  assert.deepEqual(next(failed, checked("blocked", URL_B)), { kind: "blocked", url: URL_B });
 });
 
 test("a lost connection during a resume can be tried again", () => {
@@ -148,7 +152,7 @@ test("every state is reached, and there are nine", () => {
     { type: "frame_loaded", load: 1 }, { type: "frame_late", load: 1 },
     { type: "resume_refused", failure: "sandbox_expired" }, { type: "resume_lost", message: "m" },
     { type: "check_failed", message: "m" },
-    ...(["starting", "active", "blocked", "paused", "expired", "unreachable", "none"] as const).map((s) => checked(s, URL_A)),
+    ...LOOKS.map((state) => checked(state, URL_A)),
   ];
   const seen = new Set<string>();
   for (let state = queue.pop(); state; state = queue.pop()) {

@@ -97,10 +97,10 @@ export function next(state: Preview, event: Happening): Preview {
 }
 
 function checked(state: Preview, check: PreviewCheck, status: Status): Preview {
-  if (state.kind === "resuming") return state;
+  if (outlasts(state, check)) return state;
   switch (check.state) {
     case "starting":
-      return showsFrame(state) ? state : { kind: "checking" };
+      return { kind: "checking" };
     case "active":
       if (!check.preview_url) return { kind: "error", message: TEXT.unreachable, next: "retry" };
       if (showsFrame(state) && state.url === check.preview_url) {
@@ -112,21 +112,35 @@ function checked(state: Preview, check: PreviewCheck, status: Status): Preview {
         ? { kind: "blocked", url: check.preview_url }
         : { kind: "error", message: TEXT.blocked, next: "nothing" };
     case "paused":
-      if (state.kind === "active") return { ...state, asleep: true };
-      return state.kind === "resume_failed" ? state : { kind: "paused" };
+      return state.kind === "active" ? { ...state, asleep: true } : { kind: "paused" };
     case "expired":
-      return state.kind === "resume_failed" ? state : { kind: "expired" };
+      return { kind: "expired" };
     case "unreachable":
-      if (state.kind === "resume_failed") return state;
       return { kind: "error", message: TEXT.unreachable, next: "retry" };
     case "none":
-      return nothing(state, status);
+      return nothing(status);
+  }
+}
+
+/** Whether what is shown says more than the look does, and stays. */
+function outlasts(state: Preview, check: PreviewCheck): boolean {
+  switch (state.kind) {
+    case "resuming":
+      return true;
+    case "resume_failed":
+      // Only a preview that did come up after all takes it away.
+      return check.state !== "active" && check.state !== "blocked";
+    case "loading":
+    case "active":
+      // The app restarts.
+      return check.state === "starting";
+    default:
+      return false;
   }
 }
 
 /** No preview: it may still come, or the build is over. */
-function nothing(state: Preview, status: Status): Preview {
-  if (state.kind === "resume_failed") return state;
+function nothing(status: Status): Preview {
   switch (status) {
     case "queued":
     case "provisioning":
