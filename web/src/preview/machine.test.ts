@@ -120,6 +120,13 @@ test("a restart of the app does not take the frame away", () => {
   assert.deepEqual(next(FIRST, checked("starting")), { kind: "checking" });
 });
 
+test("a provider that is briefly out of reach does not take the frame away", () => {
+  const loading = next(FIRST, checked("active", URL_A));
+  const asleep = next(active(), checked("paused"));
+  for (const shown of [loading, active(), asleep]) assert.equal(next(shown, checked("unreachable")), shown);
+  assert.deepEqual(next(FIRST, checked("unreachable")), { kind: "error", message: TEXT.unreachable, next: "retry" });
+});
+
 test("what changed behind the same address is loaded anew", () => {
   assert.deepEqual(next(active(), { type: "changed" }), { kind: "loading", url: URL_A, load: 2 });
   for (const state of [{ kind: "paused" }, { kind: "resuming" }, { kind: "blocked", url: URL_A }] as const) {

@@ -6,8 +6,8 @@
 //             ├─▶ expired              └─▶ resume_failed
 //             └─▶ error
 //
-// Invariants: a frame that is loaded is not touched because its sandbox falls asleep; while a resume is under way nothing but
-// its own end moves the pane; every state but `checking` and `resuming` names what a person can do next.
+// Invariants: a frame that is loaded is not touched because its sandbox falls asleep or is out of reach; while a resume is under way
+// nothing but its own end moves the pane; every state but `checking` and `resuming` names what a person can do next.
 
 import type { PreviewCheck, Status } from "../wire";
 
@@ -132,8 +132,8 @@ function outlasts(state: Preview, check: PreviewCheck): boolean {
       return check.state !== "active" && check.state !== "blocked";
     case "loading":
     case "active":
-      // The app restarts.
-      return check.state === "starting";
+      // The app restarts, or nobody knows: neither says anything against the page that is there.
+      return check.state === "starting" || check.state === "unreachable";
     default:
       return false;
   }
