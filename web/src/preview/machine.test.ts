@@ -7,13 +7,18 @@ const URL_A = "http://3000-a.localhost";
 const URL_B = "http://3000-b.localhost";
 const LOOKS: readonly PreviewState[] = ["starting", "active", "blocked", "paused", "expired", "unreachable", "none"];
 
-function checked(state: PreviewState, url: string | null = null, status: Status = "ready"): Happening {
-  const check: PreviewCheck = { state, preview_url: url, reason: null };
+function checked(state: PreviewState, url: string | null = null, status: Status = "ready", reason: string | null = null): Happening {
+  const check: PreviewCheck = { state, preview_url: url, reason };
   return { type: "checked", check, status };
 }
 
 const run = (start: Preview, ...events: Happening[]) => events.reduce(next, start);
 const active = (): Preview => run(FIRST, checked("active", URL_A), { type: "frame_loaded", load: 1 });
+/** A ready build whose sandbox runs and whose application does not answer. */
+const unanswered = (): Preview => next(FIRST, checked("starting"));
+const silent = (): Preview => next(unanswered(), { type: "start_late" });
+/** The files go back to a snapshot: the build is ready, and there is a stage. */
+const restoring = checked("starting", null, "ready", "Restoring the files");
 const resuming = (): Preview => run(FIRST, checked("paused"), { type: "resume" });
 
 test("a preview that runs is loaded, then active", () => {
@@ -63,6 +68,7 @@ test("while it resumes, nothing but its own end moves the pane", () => {
     { type: "check_failed", message: "x" },
     { type: "frame_loaded", load: 1 },
     { type: "frame_late", load: 1 },
+    { type: "start_late" },
     ...LOOKS.map((state) => checked(state, URL_A)),
   ];
   for (const event of others) assert.deepEqual(next(resuming(), event), { kind: "resuming" }, JSON.stringify(event));
@@ -93,7 +99,7 @@ test("a failed resume gives way to a preview that runs", () => {
 test("a lost connection during a resume can be tried again", () => {
   const lost = next(resuming(), { type: "resume_lost", message: "gone" });
   assert.deepEqual(lost, { kind: "error", message: "gone", next: "retry" });
-  assert.deepEqual(next(lost, { type: "check" }), { kind: "checking" });
+  assert.deepEqual(next(lost, { type: "check" }), FIRST);
 });
 
 test("an expired sandbox is said so, over a frame as well", () => {
@@ -108,7 +114,7 @@ test("an app that forbids frames is blocked, with its address", () => {
 
 test("before there is a preview the pane waits; after the build it says why there is none", () => {
   for (const status of ["queued", "provisioning", "building"] as const) {
-    assert.deepEqual(next(FIRST, checked("none", null, status)), { kind: "checking" });
+    assert.deepEqual(next(FIRST, checked("none", null, status)), FIRST);
   }
   assert.deepEqual(next(FIRST, checked("none", null, "ready")), { kind: "error", message: TEXT.none, next: "nothing" });
   assert.deepEqual(next(FIRST, checked("none", null, "failed")), { kind: "error", message: TEXT.failed, next: "rebuild" });
@@ -117,7 +123,31 @@ test("before there is a preview the pane waits; after the build it says why ther
 
 test("a restart of the app does not take the frame away", () => {
   assert.deepEqual(next(active(), checked("starting")), active());
-  assert.deepEqual(next(FIRST, checked("starting")), { kind: "checking" });
+  assert.deepEqual(next(FIRST, checked("starting")), { kind: "checking", unanswered: true });
+});
+
+test("an app that does not answer for long can be resumed", () => {
+  assert.deepEqual(silent(), { kind: "error", message: "The app doesn't answer.", next: "resume", about: "starting" });
+  assert.deepEqual(next(silent(), { type: "resume" }), { kind: "resuming" });
+  // A look that says the same again does not begin anew; one that says something else is believed.
+  for (const same of [checked("starting"), { type: "start_late" }, { type: "check_failed", message: "m" }] as const) {
+    const before = silent();
+    assert.equal(next(before, same), before, JSON.stringify(same));
+  }
+  assert.deepEqual(next(silent(), checked("active", URL_A)), { kind: "loading", url: URL_A, load: 1 });
+  assert.deepEqual(next(silent(), checked("paused")), { kind: "paused" });
+  assert.deepEqual(next(silent(), checked("expired")), { kind: "expired" });
+});
+
+test("what is under way has all the time it needs", () => {
+  const waiting = [FIRST, next(FIRST, restoring), next(FIRST, checked("starting", null, "building", "Working"))];
+  for (const state of waiting) {
+    assert.deepEqual(state, FIRST);
+    assert.equal(next(state, { type: "start_late" }), state);
+  }
+  assert.deepEqual(next(unanswered(), restoring), FIRST);
+  assert.deepEqual(next(silent(), restoring), FIRST);
+  for (const state of [active(), resuming(), { kind: "paused" }] as const) assert.equal(next(state, { type: "start_late" }), state);
 });
 
 test("a provider that is briefly out of reach does not take the frame away", () => {
@@ -158,7 +188,7 @@ test("every state is reached, and there are nine", () => {
     { type: "check" }, { type: "changed" }, { type: "resume" }, { type: "resumed", url: URL_A },
     { type: "frame_loaded", load: 1 }, { type: "frame_late", load: 1 },
     { type: "resume_refused", failure: "sandbox_expired" }, { type: "resume_lost", message: "m" },
-    { type: "check_failed", message: "m" },
+    { type: "check_failed", message: "m" }, { type: "start_late" }, restoring,
     ...LOOKS.map((state) => checked(state, URL_A)),
   ];
   const seen = new Set<string>();

@@ -4,7 +4,7 @@
 //             ├─▶ blocked                     (the app forbids frames: offer a tab of its own)
 //             ├─▶ paused ──▶ resuming ─┬─▶ loading
 //             ├─▶ expired              └─▶ resume_failed
-//             └─▶ error
+//             └─▶ error                     (with a way out: look again, resume or rebuild)
 //
 // Invariants: a frame that is loaded is not touched because its sandbox falls asleep or is out of reach; while a resume is under way
 // nothing but its own end moves the pane; every state but `checking` and `resuming` names what a person can do next.
@@ -14,7 +14,8 @@ import type { PreviewCheck, Status } from "../wire";
 export type Failure = "sandbox_expired" | "sandbox_unreachable";
 
 export type Preview =
-  | { kind: "checking" }
+  /** Unanswered: the sandbox runs, nothing is under way, and yet the app does not answer. */
+  | { kind: "checking"; unanswered: boolean }
   | { kind: "loading"; url: string; load: number }
   | { kind: "active"; url: string; load: number; asleep: boolean }
   | { kind: "blocked"; url: string }
@@ -22,7 +23,9 @@ export type Preview =
   | { kind: "paused" }
   | { kind: "resuming" }
   | { kind: "resume_failed"; failure: Failure }
-  | { kind: "error"; message: string; next: "retry" | "rebuild" | "nothing" };
+  | { kind: "error"; message: string; next: "retry" | "rebuild" | "nothing" }
+  /** Stays while looks say what it is about. */
+  | { kind: "error"; message: string; next: "resume"; about: "starting" };
 
 export type Kind = Preview["kind"];
 
@@ -35,13 +38,15 @@ export type Happening =
   | { type: "changed" }
   | { type: "frame_loaded"; load: number }
   | { type: "frame_late"; load: number }
+  /** The app has not answered for a while. */
+  | { type: "start_late" }
   | { type: "resume" }
   /** Without an address: it is awake and there is nothing to look at. */
   | { type: "resumed"; url: string | null }
   | { type: "resume_refused"; failure: Failure }
   | { type: "resume_lost"; message: string };
 
-export const FIRST: Preview = { kind: "checking" };
+export const FIRST: Preview = { kind: "checking", unanswered: false };
 
 export const TEXT = {
   paused: "Your preview is sleeping.",
@@ -53,6 +58,7 @@ export const TEXT = {
   expired: "Your preview has expired.",
   blocked: "This app doesn't let other pages show it.",
   unreachable: "The preview doesn't answer right now.",
+  silent: "The app doesn't answer.",
   late: "The preview is taking too long to load.",
   none: "This build has no preview.",
   failed: "This build ended before there was a preview.",
@@ -68,7 +74,7 @@ function load(state: Preview, url: string): Preview {
 export function next(state: Preview, event: Happening): Preview {
   switch (event.type) {
     case "check":
-      return state.kind === "resuming" ? state : { kind: "checking" };
+      return state.kind === "resuming" ? state : FIRST;
     case "checked":
       return checked(state, event.check, event.status);
     case "check_failed":
@@ -84,8 +90,12 @@ export function next(state: Preview, event: Happening): Preview {
       return state.kind === "loading" && state.load === event.load
         ? { kind: "error", message: TEXT.late, next: "retry" }
         : state;
+    case "start_late":
+      return state.kind === "checking" && state.unanswered
+        ? { kind: "error", message: TEXT.silent, next: "resume", about: "starting" }
+        : state;
     case "resume":
-      return state.kind === "paused" || state.kind === "active" ? { kind: "resuming" } : state;
+      return canResume(state) ? { kind: "resuming" } : state;
     case "resumed":
       if (state.kind !== "resuming") return state;
       return event.url ? load(state, event.url) : { kind: "error", message: TEXT.none, next: "nothing" };
@@ -100,7 +110,8 @@ function checked(state: Preview, check: PreviewCheck, status: Status): Preview {
   if (outlasts(state, check)) return state;
   switch (check.state) {
     case "starting":
-      return { kind: "checking" };
+      // A reason is a stage: the build, or a restore of one that is ready, is under way.
+      return { kind: "checking", unanswered: status === "ready" && !check.reason };
     case "active":
       if (!check.preview_url) return { kind: "error", message: TEXT.unreachable, next: "retry" };
       if (showsFrame(state) && state.url === check.preview_url) {
@@ -134,6 +145,8 @@ function outlasts(state: Preview, check: PreviewCheck): boolean {
     case "active":
       // The app restarts, or nobody knows: neither says anything against the page that is there.
       return check.state === "starting" || check.state === "unreachable";
+    case "error":
+      return state.next === "resume" && state.about === check.state && !check.reason;
     default:
       return false;
   }
@@ -145,7 +158,7 @@ function nothing(status: Status): Preview {
     case "queued":
     case "provisioning":
     case "building":
-      return { kind: "checking" };
+      return FIRST;
     case "ready":
       return { kind: "error", message: TEXT.none, next: "nothing" };
     case "failed":
@@ -153,6 +166,10 @@ function nothing(status: Status): Preview {
     case "cancelled":
       return { kind: "error", message: TEXT.cancelled, next: "rebuild" };
   }
+}
+
+function canResume(state: Preview): boolean {
+  return state.kind === "paused" || state.kind === "active" || (state.kind === "error" && state.next === "resume");
 }
 
 function showsFrame(state: Preview): state is Extract<Preview, { kind: "loading" | "active" }> {

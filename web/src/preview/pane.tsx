@@ -121,6 +121,7 @@ function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
         <Card icon={state.next === "nothing" ? "layers" : "alert"}>
           <p class="preview-title">{state.message}</p>
           {state.next === "retry" && <button type="button" class="button" onClick={recheck}>Try again</button>}
+          {state.next === "resume" && <button type="button" class="button primary" onClick={resume}>Resume preview</button>}
           {state.next === "rebuild" && <button type="button" class="button primary" onClick={onRebuild}>Rebuild</button>}
           {state.next === "nothing" && <p class="soft">Its files and everything that was done are still here.</p>}
         </Card>

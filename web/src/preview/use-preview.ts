@@ -13,7 +13,7 @@ function interval(state: Preview): number | null {
     case "checking":
       return 1_000;
     case "error":
-      return state.next === "retry" ? 3_000 : 15_000;
+      return state.next === "retry" || state.next === "resume" ? 3_000 : 15_000;
     case "resuming":
       return null;
     case "loading":
@@ -27,6 +27,8 @@ function interval(state: Preview): number | null {
 }
 
 const FRAME_DEADLINE_MS = 30_000;
+/** Most apps answer by then. One that takes longer is shown when it answers, whatever was said meanwhile. */
+const START_DEADLINE_MS = 20_000;
 
 export interface PreviewControl {
   state: Preview;
@@ -108,6 +110,13 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     const timer = setTimeout(() => dispatch({ type: "frame_late", load }), FRAME_DEADLINE_MS);
     return () => clearTimeout(timer);
   }, [load]);
+
+  const unanswered = state.kind === "checking" && state.unanswered;
+  useEffect(() => {
+    if (!unanswered) return;
+    const timer = setTimeout(() => dispatch({ type: "start_late" }), START_DEADLINE_MS);
+    return () => clearTimeout(timer);
+  }, [unanswered]);
 
   // A sandbox that fell asleep meanwhile leaves half a page, and the frame says "loaded" all the same: look once more.
   const frameLoaded = useCallback(
