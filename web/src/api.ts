@@ -32,8 +32,13 @@ export function isMissing(error: unknown): boolean {
 
 /** What to tell a person about any failure of a call. */
 export function explain(error: unknown): string {
-  if (error instanceof ApiError && error.body.hint) return `${error.message} ${error.body.hint}`;
+  if (error instanceof ApiError) return [error.message, error.body.hint ?? ""].filter(Boolean).map(sentence).join(" ");
   return error instanceof Error ? error.message : String(error);
+}
+
+/** The server writes for programs and logs, too: what it says has neither a capital nor an end. */
+function sentence(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
 type SignedOut = () => void;
