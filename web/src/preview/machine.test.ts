@@ -102,6 +102,17 @@ test("a lost connection during a resume can be tried again", () => {
   assert.deepEqual(next(lost, { type: "check" }), FIRST);
 });
 
+test("what the server says against a resume can be read, and the resume be tried again", () => {
+  const denied = next(resuming(), { type: "resume_denied", message: "Too many requests." });
+  assert.deepEqual(denied, { kind: "error", message: "Too many requests.", next: "resume", about: "paused" });
+  assert.equal(next(denied, checked("paused")), denied);
+  assert.deepEqual(next(denied, { type: "resume" }), { kind: "resuming" });
+  assert.deepEqual(next(denied, checked("active", URL_A)), { kind: "loading", url: URL_A, load: 1 });
+  assert.deepEqual(next(denied, checked("expired")), { kind: "expired" });
+  assert.equal(next(denied, checked("starting")).kind, "checking");
+  assert.deepEqual(next({ kind: "paused" }, { type: "resume_denied", message: "m" }), { kind: "paused" });
+});
+
 test("an expired sandbox is said so, over a frame as well", () => {
   assert.deepEqual(next(FIRST, checked("expired")), { kind: "expired" });
   assert.deepEqual(next({ kind: "paused" }, checked("expired")), { kind: "expired" });
@@ -188,6 +199,7 @@ test("every state is reached, and there are nine", () => {
     { type: "check" }, { type: "changed" }, { type: "resume" }, { type: "resumed", url: URL_A },
     { type: "frame_loaded", load: 1 }, { type: "frame_late", load: 1 },
     { type: "resume_refused", failure: "sandbox_expired" }, { type: "resume_lost", message: "m" },
+    { type: "resume_denied", message: "m" },
     { type: "check_failed", message: "m" }, { type: "start_late" }, restoring,
     ...LOOKS.map((state) => checked(state, URL_A)),
   ];

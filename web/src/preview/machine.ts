@@ -25,7 +25,7 @@ export type Preview =
   | { kind: "resume_failed"; failure: Failure }
   | { kind: "error"; message: string; next: "retry" | "rebuild" | "nothing" }
   /** Stays while looks say what it is about. */
-  | { kind: "error"; message: string; next: "resume"; about: "starting" };
+  | { kind: "error"; message: string; next: "resume"; about: "starting" | "paused" };
 
 export type Kind = Preview["kind"];
 
@@ -44,6 +44,9 @@ export type Happening =
   /** Without an address: it is awake and there is nothing to look at. */
   | { type: "resumed"; url: string | null }
   | { type: "resume_refused"; failure: Failure }
+  /** The server says why it does not even try. */
+  | { type: "resume_denied"; message: string }
+  /** Nobody answered: what became of it, a look will tell. */
   | { type: "resume_lost"; message: string };
 
 export const FIRST: Preview = { kind: "checking", unanswered: false };
@@ -101,6 +104,8 @@ export function next(state: Preview, event: Happening): Preview {
       return event.url ? load(state, event.url) : { kind: "error", message: TEXT.none, next: "nothing" };
     case "resume_refused":
       return state.kind === "resuming" ? { kind: "resume_failed", failure: event.failure } : state;
+    case "resume_denied":
+      return state.kind === "resuming" ? { kind: "error", message: event.message, next: "resume", about: "paused" } : state;
     case "resume_lost":
       return state.kind === "resuming" ? { kind: "error", message: event.message, next: "retry" } : state;
   }

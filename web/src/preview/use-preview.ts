@@ -5,7 +5,7 @@ import { api, ApiError, explain, isMissing } from "../api";
 import { usePoll } from "../hooks";
 import { takeWantedResume } from "../route";
 import type { Status } from "../wire";
-import { FIRST, next, type Failure, type Preview } from "./machine";
+import { FIRST, next, type Failure, type Happening, type Preview } from "./machine";
 
 /** How soon to look again, by state. A loaded frame is looked after rarely: the timeline tells most of it. */
 function interval(state: Preview): number | null {
@@ -84,10 +84,7 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     dispatch({ type: "resume" });
     api.resume(job).then(
       ({ preview_url }) => dispatch({ type: "resumed", url: preview_url }),
-      (error: unknown) => {
-        const failure = failureOf(error);
-        dispatch(failure ? { type: "resume_refused", failure } : { type: "resume_lost", message: explain(error) });
-      },
+      (error: unknown) => dispatch(unresumed(error)),
     );
   }, [job]);
 
@@ -127,6 +124,12 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     [check],
   );
   return { state, check, recheck, changed, resume, frameLoaded };
+}
+
+function unresumed(error: unknown): Happening {
+  const failure = failureOf(error);
+  if (failure) return { type: "resume_refused", failure };
+  return { type: error instanceof ApiError ? "resume_denied" : "resume_lost", message: explain(error) };
 }
 
 function failureOf(error: unknown): Failure | null {
