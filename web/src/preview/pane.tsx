@@ -11,6 +11,8 @@ import type { PreviewControl } from "./use-preview";
 /** Scripts and the app's own origin are what an app needs to run; it may not leave its frame for the whole page. */
 const SANDBOX = "allow-scripts allow-same-origin allow-forms allow-modals allow-popups allow-downloads";
 
+const FRAME_DEADLINE_MS = 30_000;
+
 interface Props {
   control: PreviewControl;
   status: Status | null;
@@ -57,7 +59,7 @@ function Bar({ control: { state, recheck, resume } }: { control: PreviewControl 
 }
 
 function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
-  const { state, resume, recheck, frameLoaded } = control;
+  const { state, resume, recheck } = control;
   switch (state.kind) {
     case "checking":
       return (
@@ -70,14 +72,7 @@ function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
     case "active":
       return (
         <>
-          <iframe
-            key={state.load}
-            src={state.url}
-            title="Preview of the app"
-            sandbox={SANDBOX}
-            referrerpolicy="no-referrer"
-            onLoad={() => void frameLoaded(state.load)}
-          />
+          <Frame key={state.load} frame={state} control={control} />
           {state.kind === "loading" && (
             <div class="preview-veil"><Card waiting><p class="preview-title">Loading preview…</p></Card></div>
           )}
@@ -127,6 +122,27 @@ function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
         </Card>
       );
   }
+}
+
+/** The deadline is the frame's own: where the pane has not been opened yet, as on a phone, nothing loads and nothing is late. */
+function Frame({ frame, control }: { frame: Extract<Preview, { kind: "loading" | "active" }>; control: PreviewControl }) {
+  const { frameLoaded, frameLate } = control;
+  const { url, load } = frame;
+  const waiting = frame.kind === "loading";
+  useEffect(() => {
+    if (!waiting) return;
+    const timer = setTimeout(() => frameLate(load), FRAME_DEADLINE_MS);
+    return () => clearTimeout(timer);
+  }, [waiting, load, frameLate]);
+  return (
+    <iframe
+      src={url}
+      title="Preview of the app"
+      sandbox={SANDBOX}
+      referrerpolicy="no-referrer"
+      onLoad={() => void frameLoaded(load)}
+    />
+  );
 }
 
 function Card({ icon, waiting, children }: { icon?: "moon" | "clock" | "alert" | "outside" | "layers"; waiting?: boolean; children: ComponentChildren }) {

@@ -26,7 +26,6 @@ function interval(state: Preview): number | null {
   }
 }
 
-const FRAME_DEADLINE_MS = 30_000;
 /** Most apps answer by then. One that takes longer is shown when it answers, whatever was said meanwhile. */
 const START_DEADLINE_MS = 20_000;
 
@@ -37,6 +36,7 @@ export interface PreviewControl {
   changed: () => void;
   resume: () => void;
   frameLoaded: (load: number) => Promise<void>;
+  frameLate: (load: number) => void;
 }
 
 export function usePreview(job: string, status: Status | null): PreviewControl {
@@ -101,13 +101,6 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
 
   usePoll(check, missing ? null : interval(state));
 
-  const load = state.kind === "loading" ? state.load : null;
-  useEffect(() => {
-    if (load === null) return;
-    const timer = setTimeout(() => dispatch({ type: "frame_late", load }), FRAME_DEADLINE_MS);
-    return () => clearTimeout(timer);
-  }, [load]);
-
   const unanswered = state.kind === "checking" && state.unanswered;
   useEffect(() => {
     if (!unanswered) return;
@@ -123,7 +116,8 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     },
     [check],
   );
-  return { state, check, recheck, changed, resume, frameLoaded };
+  const frameLate = useCallback((which: number) => dispatch({ type: "frame_late", load: which }), []);
+  return { state, check, recheck, changed, resume, frameLoaded, frameLate };
 }
 
 function unresumed(error: unknown): Happening {
