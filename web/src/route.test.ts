@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buildPath, parse } from "./route";
+import { buildPath, parse, resumeOnArrival, takeWantedResume, wantsResume } from "./route";
 
 test("paths and pages", () => {
   assert.deepEqual(parse("/"), { page: "dashboard" });
@@ -15,4 +15,15 @@ test("signing in leads to a page of ours only", () => {
   for (const next of ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"]) {
     assert.deepEqual(parse("/login", `?next=${encodeURIComponent(next)}`), { page: "login", next: "/" });
   }
+});
+
+test("a wanted resume is known until it is taken, and only to its build", () => {
+  Object.assign(globalThis, { history: { pushState() {} }, dispatchEvent() {}, scrollTo() {} });
+  resumeOnArrival("job_1");
+  assert.equal(wantsResume("job_2"), false);
+  assert.equal(takeWantedResume("job_2"), false);
+  assert.equal(wantsResume("job_1"), true);
+  assert.equal(takeWantedResume("job_1"), true);
+  assert.equal(wantsResume("job_1"), false);
+  assert.equal(takeWantedResume("job_1"), false);
 });

@@ -61,8 +61,12 @@ export function resumeOnArrival(job: string): void {
   go(buildPath(job));
 }
 
+export function wantsResume(job: string): boolean {
+  return wanted === job;
+}
+
 export function takeWantedResume(job: string): boolean {
-  const taken = wanted === job;
+  const taken = wantsResume(job);
   if (taken) wanted = null;
   return taken;
 }

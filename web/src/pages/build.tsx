@@ -19,7 +19,7 @@ import { TopBar } from "../parts/topbar";
 import { TEXT } from "../preview/machine";
 import { PreviewPane } from "../preview/pane";
 import { usePreview } from "../preview/use-preview";
-import { buildPath, go } from "../route";
+import { buildPath, go, wantsResume } from "../route";
 import { TimelineView } from "../timeline/view";
 import { useTimeline } from "../timeline/use-timeline";
 import { isFinished, type Job, type Snapshot } from "../wire";
@@ -38,7 +38,9 @@ export function BuildPage({ id }: { id: string }) {
     void preview.check();
   });
   const wide = useMedia("(min-width: 900px)");
-  const [tab, setTab] = useState<TabName>("preview");
+  // On a phone the timeline comes first, unless somebody came for the preview; on a wide screen it has a place of its own.
+  const [chosen, setTab] = useState<TabName>(() => (wide || wantsResume(id) ? "preview" : "timeline"));
+  const tab = wide && chosen === "timeline" ? "preview" : chosen;
   const [question, setQuestion] = useState<Question | null>(null);
   const [announced, setAnnounced] = useState("");
   const announce = useCallback((text: string) => setAnnounced(text), []);
@@ -50,10 +52,6 @@ export function BuildPage({ id }: { id: string }) {
       document.title = "Sandbar";
     };
   }, [job?.project_name, job?.goal]);
-  useEffect(() => {
-    if (!wide) setTab("timeline");
-    else setTab((before) => (before === "timeline" ? "preview" : before));
-  }, [wide]);
 
   if (connection === "gone" || (loaded.state === "failed" && loaded.missing)) return <NotHere />;
   if (loaded.state === "failed") return <><TopBar /><main class="page"><Problem message={loaded.message} onRetry={() => void again()} /></main></>;

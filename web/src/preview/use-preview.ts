@@ -88,16 +88,15 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     );
   }, [job]);
 
-  // The dashboard's "Resume preview" leads here. The machine resumes from `paused`, so the look comes first.
-  const arrived = useRef(false);
   useEffect(() => {
     void check();
   }, [check, status]);
+  // The dashboard's "Resume preview" leads here. The machine resumes from `paused`, so the look comes first. Whatever it finds, the
+  // wish is over then: a preview that was awake and falls asleep later is not woken by it.
   useEffect(() => {
-    if (arrived.current || state.kind !== "paused") return;
-    arrived.current = true;
-    if (takeWantedResume(job)) resume();
-  }, [state, job, resume]);
+    if (state.kind === "checking" || state.kind === "error") return;
+    if (takeWantedResume(job) && state.kind === "paused") resume();
+  }, [state.kind, job, resume]);
 
   usePoll(check, missing ? null : interval(state));
 
