@@ -70,9 +70,8 @@ export function BuildPage({ id }: { id: string }) {
     text: `The ${snapshot.files} files of this snapshot take the place of what is there now. What is there now is saved first.`,
     yes: "Go back",
     action: async () => {
-      const restored = await api.restore(id, snapshot.key);
-      if (restored.job_id !== id) go(buildPath(restored.job_id));
-      else void again();
+      await api.restore(id, snapshot.key);
+      void again();
     },
   });
 
