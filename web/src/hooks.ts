@@ -96,7 +96,12 @@ export function useLoaded<T>(key: string, load: () => Promise<T>, version = 0): 
 }
 
 /** An action of a button: whether it is under way, and what went wrong with the last one. */
-export function useAction(): { busy: boolean; problem: string | null; run: (action: () => Promise<void>) => Promise<void> } {
+export function useAction(): {
+  busy: boolean;
+  problem: string | null;
+  run: (action: () => Promise<void>) => Promise<void>;
+  dismiss: () => void;
+} {
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState<string | null>(null);
   const run = useCallback(async (action: () => Promise<void>) => {
@@ -110,5 +115,6 @@ export function useAction(): { busy: boolean; problem: string | null; run: (acti
       setBusy(false);
     }
   }, []);
-  return { busy, problem, run };
+  const dismiss = useCallback(() => setProblem(null), []);
+  return { busy, problem, run, dismiss };
 }

@@ -3,7 +3,7 @@
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { api } from "../api";
 import { age, modelName, money } from "../format";
-import { useLoaded, useMedia, useNow } from "../hooks";
+import { useAction, useLoaded, useMedia, useNow } from "../hooks";
 import { FilesPanel } from "../panels/files";
 import { ScreenshotsPanel } from "../panels/screenshots";
 import { TerminalPanel } from "../panels/terminal";
@@ -41,6 +41,7 @@ export function BuildPage({ id }: { id: string }) {
   // On a phone the timeline comes first, unless somebody came for the preview; on a wide screen it has a place of its own.
   const [chosen, setTab] = useState<TabName>(() => (wide || wantsResume(id) ? "preview" : "timeline"));
   const tab = wide && chosen === "timeline" ? "preview" : chosen;
+  const sleep = useAction();
   const [question, setQuestion] = useState<Question | null>(null);
   const [announced, setAnnounced] = useState("");
   const announce = useCallback((text: string) => setAnnounced(text), []);
@@ -64,6 +65,15 @@ export function BuildPage({ id }: { id: string }) {
     text: TEXT.question,
     yes: "Rebuild",
     action: async () => go(buildPath((await api.rebuild(id)).job_id)),
+  });
+  const letSleep = () => void sleep.run(async () => {
+    try {
+      await api.pause(id);
+    } finally {
+      // Also when it failed: the sandbox may be gone, or asleep since.
+      void again();
+      void preview.check();
+    }
   });
   const restore = (snapshot: Snapshot) => setQuestion({
     title: "Go back to this snapshot",
@@ -97,13 +107,21 @@ export function BuildPage({ id }: { id: string }) {
           {job.stage_label && job.stage_label.toLowerCase() !== job.status && <span class="soft small stage">{job.stage_label}</span>}
           <span class="soft small">{age(job.created_at, now)}</span>
           <span class="figure" aria-label="Cost so far" title="Cost so far">{money(Math.max(timeline.totalCost ?? 0, job.cost_usd ?? 0))}</span>
-          <Menu label="Actions for this build" items={actions(job, rebuild, setQuestion, again)} />
+          <Menu label="Actions for this build" items={actions(job, { rebuild, letSleep, ask: setQuestion, again })} />
         </div>
         {job.status === "failed" && (
           <p class="build-problem" role="alert">
             <Icon name="alert" />
             <span>{job.error_message ?? "This build has failed."}{job.debug_id && <span class="soft small"> ({job.debug_id})</span>}</span>
             <button type="button" class="button small" onClick={rebuild}>Rebuild</button>
+          </p>
+        )}
+        {sleep.problem && !job.sandbox_paused && preview.state.kind !== "expired" && (
+          <p class="build-problem" role="alert">
+            <Icon name="alert" />
+            <span>The preview could not be put to sleep. {sleep.problem}</span>
+            <button type="button" class="button small" onClick={letSleep}>Try again</button>
+            <button type="button" class="button quiet icon-only" onClick={sleep.dismiss} aria-label="Dismiss" title="Dismiss"><Icon name="cross" /></button>
           </p>
         )}
       </section>
@@ -148,10 +166,17 @@ function terminal(job: Job, preview: string, resume: () => void): { unavailable:
   return { unavailable: null, onResume: null };
 }
 
-function actions(job: Job, rebuild: () => void, ask: (question: Question) => void, again: () => Promise<void>): MenuItem[] {
+interface Deeds {
+  rebuild: () => void;
+  letSleep: () => void;
+  ask: (question: Question) => void;
+  again: () => Promise<void>;
+}
+
+function actions(job: Job, { rebuild, letSleep, ask, again }: Deeds): MenuItem[] {
   const items: MenuItem[] = [];
   if (job.status === "ready" && !job.sandbox_paused && job.sandbox_id) {
-    items.push({ title: "Let the preview sleep", action: () => void api.pause(job.job_id).then(again, again) });
+    items.push({ title: "Let the preview sleep", action: letSleep });
   }
   if (!isFinished(job.status)) {
     return [{
