@@ -205,6 +205,48 @@ async function resumes(visit) {
   await view.everyLook("preview-active");
 }
 
+/** Whether the page still has this very frame. */
+const keeps = (view, frame) => view.page.evaluate((before) => before === document.querySelector("iframe"), frame);
+
+/** Nobody asks whether somebody looks: what they look at stays as it is. */
+async function shownFrameOutlivesSleep({ view }) {
+  const frame = await view.page.waitForSelector("iframe");
+  await view.inFrame(() => { globalThis.wasHere = true; });
+  const naps = await view.page.$$eval("[data-mark=sleep]", (all) => all.length);
+  await view.press("Actions for this build");
+  await view.press("Let the preview sleep");
+  await view.page.waitForFunction((before) => document.querySelectorAll("[data-mark=sleep]").length > before, {}, naps);
+  await view.see(".preview-bar button", "Resume preview");
+  await view.preview("active");
+  assert.ok(await keeps(view, frame), "the frame was replaced");
+  assert.equal(await view.inFrame(() => globalThis.wasHere), true, "the frame was loaded anew");
+  await view.frameSays(PAGE);
+  await view.everyLook("preview-active-asleep");
+}
+
+/** A phone's page of a build begins with the timeline, but not for somebody who comes for the preview. */
+async function resumesOnPhone(visit) {
+  const { view } = visit;
+  await view.press("All builds");
+  const card = `[data-job="${visit.job}"]`;
+  await view.see(card, "Resume preview");
+  await view.onPhone(async () => {
+    await view.see(card, "Resume preview");
+    await view.hold("*/resume", async () => {
+      await view.press("Resume preview");
+      await view.see("#tab-preview[aria-selected=true]");
+      await view.preview("resuming");
+      await view.picture("phone-preview-resuming");
+    });
+    await view.preview("active");
+    await view.frameSays(PAGE);
+    await view.picture("phone-preview-active");
+  });
+  // For the wide screen the page is loaded anew.
+  await view.preview("active");
+  await view.frameSays(PAGE);
+}
+
 async function loadingIsShown({ view }) {
   const address = await view.page.$eval("iframe", (frame) => frame.src);
   await view.hold(`${address}*`, async () => {
@@ -270,6 +312,22 @@ async function picturesAndUsage({ view }) {
   await view.tab("usage");
   await view.see(".usage table", "Together");
   await view.picture("usage");
+}
+
+/** The sandbox runs and nobody serves: in the terminal of the scene before, the server is ended. */
+async function appIsBroughtBack({ view }) {
+  const port = /^http:\/\/(\d+)-/.exec(await view.page.$eval("iframe", (frame) => frame.src))[1];
+  await view.tab("terminal");
+  await inTerminal(view, `pkill -f http.server; while curl -s -o /dev/null localhost:${port}; do sleep 0.1; done`, "ended");
+  await view.tab("preview");
+  await view.press("Reload the preview");
+  await view.preview("checking");
+  await view.preview("error");
+  assert.equal(await view.text(".preview-card"), "The app doesn't answer.Resume preview");
+  await view.everyLook("preview-error-silent");
+  await view.press("Resume preview");
+  await view.preview("active");
+  await view.frameSays(PAGE);
 }
 
 async function framesAreForbidden({ view }) {
@@ -467,6 +525,23 @@ async function comesBackIntoReach({ view, server }) {
   await view.frameSays(PAGE);
 }
 
+/** What was wanted is not done, and the page says so; what is looked at is not taken away. */
+async function staysAwakeOutOfReach({ view, server }) {
+  const frame = await view.page.waitForSelector("iframe");
+  server.wire.cut();
+  const looked = view.page.waitForResponse(async (answer) => answer.url().endsWith("/preview") && (await answer.json()).state === "unreachable");
+  await view.press("Actions for this build");
+  await view.press("Let the preview sleep");
+  await view.see(".build-problem[role=alert]", "The preview could not be put to sleep.");
+  await looked;
+  await view.everyLook("pause-failed");
+  await view.preview("active");
+  assert.ok(await keeps(view, frame), "the frame was taken away");
+  await view.press("Dismiss");
+  await view.page.waitForSelector(".build-problem", { hidden: true });
+  await server.wire.mend();
+}
+
 /** A build whose preview is awake, and bars for the plan and the budget. */
 async function usageHasBars({ view }) {
   await view.press("All builds");
@@ -499,10 +574,13 @@ const A_VISIT = [
   ["a sleeping preview says so", sleeps],
   ["the dashboard's card says Ready and offers to resume, without a picture", cardOffersResume],
   ["resume brings the page back, and the rest is usable meanwhile", resumes],
+  ["a frame that is loaded stays as it is when its sandbox falls asleep", shownFrameOutlivesSleep],
+  ["on a phone the dashboard's resume leads to the preview", resumesOnPhone],
   ["a frame that is loading is said to", loadingIsShown],
   ["files can be read", filesAndDifferences],
   ["what changed since a snapshot is shown", differenceToSnapshot],
   ["screenshots side by side, and usage", picturesAndUsage],
+  ["an app that does not answer any more is resumed", appIsBroughtBack],
   ["the files go back to a snapshot, asked for by keyboard", goesBackToSnapshot],
   ["an app that forbids frames opens in a tab", framesAreForbidden],
   ["the preview sleeps when told to", goesToSleepByHand],
@@ -519,6 +597,7 @@ const A_CUT_WIRE = [
   ["a build there becomes ready and its preview sleeps", buildSleeps],
   ["a sandbox that cannot be reached: resume fails after its second attempt", sandboxIsOutOfReach],
   ["back in reach it resumes", comesBackIntoReach],
+  ["out of reach it cannot be put to sleep: the page says so and keeps the frame", staysAwakeOutOfReach],
   ["the dashboard shows it awake, and what is used of plan and budget", usageHasBars],
 ];
 
