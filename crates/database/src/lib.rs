@@ -17,6 +17,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of one process, to Postgres.
 const CONNECTIONS: u32 = 8;
+/// Of one process, that read a file.
+const READERS: u32 = 2;
 /// Processes that start at once may get in each other's way when the tables are made.
 const MIGRATION_TRIES: u32 = 8;
 const MIGRATION_WAIT: Duration = Duration::from_millis(50);
@@ -50,7 +52,19 @@ pub async fn connect(url: &str) -> Result<DatabaseConnection, OpenError> {
 /// It cannot be made or read.
 pub async fn open_file(file: &Path) -> Result<DatabaseConnection, OpenError> {
     make_private(file)?;
-    Ok(Database::connect(sqlite(file)).await?)
+    Ok(Database::connect(sqlite(file, Access::Write)).await?)
+}
+
+/// Connections that only read what `database` holds, which was opened by the same URL. The one connection that writes to a file waits
+/// for the disk with every commit; these wait for nobody, and see what was committed before they ask.
+///
+/// # Errors
+/// The file cannot be read.
+pub async fn readers(url: &str, database: &DatabaseConnection) -> Result<DatabaseConnection, OpenError> {
+    match url.strip_prefix("sqlite://") {
+        Some(path) => Ok(Database::connect(sqlite(Path::new(path), Access::Read)).await?),
+        None => Ok(database.clone()),
+    }
 }
 
 /// Brings tables to their newest form. Whoever shares a database has a migration table of their own.
@@ -69,14 +83,24 @@ pub async fn migrate<M: MigratorTrait>(database: &DatabaseConnection) -> Result<
     }
 }
 
-fn sqlite(file: &Path) -> ConnectOptions {
+#[derive(Clone, Copy)]
+enum Access {
+    Write,
+    Read,
+}
+
+fn sqlite(file: &Path, access: Access) -> ConnectOptions {
     let file = file.to_owned();
+    let (connections, query_only) = match access {
+        // One writer and no lock to wait for, except of other processes.
+        Access::Write => (1, "OFF"),
+        Access::Read => (READERS, "ON"),
+    };
     // The path is given as an option, not in the URL, where some of its characters would mean something.
     let mut options = ConnectOptions::new("sqlite::memory:");
     options
         .min_connections(1)
-        // One writer and no lock to wait for, except of other processes.
-        .max_connections(1)
+        .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT + BUSY_TIMEOUT)
         .sqlx_logging(false)
         .map_sqlx_sqlite_opts(move |options| {
@@ -89,6 +113,7 @@ fn sqlite(file: &Path) -> ConnectOptions {
                 .busy_timeout(BUSY_TIMEOUT)
                 // What was deleted does not stay in pages that are free.
                 .pragma("secure_delete", "ON")
+                .pragma("query_only", query_only)
         });
     options
 }

@@ -27,13 +27,15 @@ impl Studio {
         shown.pop().ok_or(StudioError::NotFound)
     }
 
-    /// The same without a look into the book, for those who ask often: the cost is the model's alone.
+    /// The same without a look into the book or at pictures, for those who ask often: the cost is the model's alone.
     ///
     /// # Errors
     /// There is no such job.
     pub async fn status(&self, user: &User, id: &JobId) -> Result<Job, StudioError> {
         let job = self.own(user, id).await?;
-        self.shown(user, job).await
+        let project_name = self.project_name(user, &job.project).await?;
+        let cost_usd = cost(&job, &Spent::new());
+        Ok(show(job, project_name, None, cost_usd))
     }
 
     /// What was ever used, in one workspace or in all.

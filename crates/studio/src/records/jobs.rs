@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use agent::RunId;
+use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use sea_orm::sea_query::{Expr, ExprTrait, LockBehavior, LockType, Query, Value as SqlValue};
 use sea_orm::{
-    ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
-    TransactionTrait,
+    ColumnTrait, Condition, ConnectionTrait, DatabaseConnection, DbErr, EntityTrait, IntoActiveModel, QueryFilter,
+    QueryOrder, QuerySelect, TransactionTrait,
 };
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -18,11 +19,15 @@ use workspace::setup::PROJECT_DIRECTORY;
 use super::entity::{event, job, project, screenshot};
 use super::events::append;
 use super::model::{Change, Held, JobRecord, NewJob, number};
+use super::together::Together;
 use super::users::{Credited, charge};
 use super::{Damage, Records, RecordsError, cannot};
 use crate::body;
 use crate::id::{JobId, ProjectId, UserId};
 use crate::job::{Status, Step, next};
+
+/// In one statement: there is a limit to how many values one takes.
+const LOOKED_UP: usize = 500;
 
 /// The name of the workspace in which a job is built.
 fn workspace_of(id: &JobId) -> String {
@@ -37,6 +42,23 @@ fn after(now: Timestamp, span: Duration) -> i64 {
 fn read(rows: Vec<job::Model>) -> Result<Vec<JobRecord>, RecordsError> {
     let read: Result<Vec<_>, Damage> = rows.into_iter().map(JobRecord::from_row).collect();
     read.map_err(cannot("understand"))
+}
+
+/// Reads of single jobs, as many as are asked for at once.
+pub(super) fn lookups(database: &DatabaseConnection) -> Together<String, job::Model, DbErr> {
+    let database = database.clone();
+    Together::new(move |ids| {
+        let database = database.clone();
+        async move {
+            let mut found = HashMap::new();
+            for ids in ids.chunks(LOOKED_UP) {
+                let rows = job::Entity::find().filter(job::Column::Id.is_in(ids)).all(&database).await?;
+                found.extend(rows.into_iter().map(|row| (row.id.clone(), row)));
+            }
+            Ok(found)
+        }
+        .boxed()
+    })
 }
 
 impl Records {
@@ -106,7 +128,7 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn job(&self, id: &JobId) -> Result<Option<JobRecord>, RecordsError> {
-        let row = job::Entity::find_by_id(id.as_str()).one(&self.database).await.map_err(cannot("read"))?;
+        let row = self.jobs.get(&id.to_string()).await.map_err(cannot("read"))?;
         row.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
     }
 
@@ -130,7 +152,7 @@ impl Records {
             wanted = wanted.filter(job::Column::Project.eq(project.as_str()));
         }
         let newest = wanted.order_by_desc(job::Column::CreatedAtUs).order_by_desc(job::Column::Id);
-        read(newest.all(&self.database).await.map_err(cannot("read"))?)
+        read(newest.all(&self.reading).await.map_err(cannot("read"))?)
     }
 
     /// Those of a project that came to be ready, the newest first.
@@ -143,7 +165,7 @@ impl Records {
             .filter(job::Column::Status.eq(Status::Ready.as_str()))
             .filter(job::Column::Deleted.eq(false))
             .order_by_desc(job::Column::BuildVersion)
-            .all(&self.database)
+            .all(&self.reading)
             .await;
         read(rows.map_err(cannot("read"))?)
     }
@@ -160,7 +182,7 @@ impl Records {
             .filter(job::Column::SandboxPaused.eq(false))
             .filter(job::Column::SandboxId.is_not_null())
             .filter(job::Column::SandboxExpiresAtUs.lt(moment.as_microsecond()))
-            .all(&self.database)
+            .all(&self.reading)
             .await;
         read(rows.map_err(cannot("read"))?)
     }
@@ -170,7 +192,7 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn job_in(&self, workspace: &WorkspaceName) -> Result<Option<JobRecord>, RecordsError> {
-        let row = job::Entity::find().filter(job::Column::Workspace.eq(workspace.as_str())).one(&self.database).await;
+        let row = job::Entity::find().filter(job::Column::Workspace.eq(workspace.as_str())).one(&self.reading).await;
         row.map_err(cannot("read"))?.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
     }
 
@@ -183,7 +205,7 @@ impl Records {
         let waiting = job::Entity::find()
             .filter(job::Column::BeginsFrom.eq(files_of.as_str()))
             .filter(job::Column::Status.is_in(begin))
-            .one(&self.database)
+            .one(&self.reading)
             .await;
         Ok(waiting.map_err(cannot("read"))?.is_some())
     }
@@ -193,13 +215,13 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn project_names(&self) -> Result<HashMap<String, String>, RecordsError> {
-        let projects = project::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
+        let projects = project::Entity::find().all(&self.reading).await.map_err(cannot("read"))?;
         let names: HashMap<String, String> = projects.into_iter().map(|row| (row.id, row.name)).collect();
         let jobs: Vec<(String, String)> = job::Entity::find()
             .select_only()
             .columns([job::Column::Workspace, job::Column::Project])
             .into_tuple()
-            .all(&self.database)
+            .all(&self.reading)
             .await
             .map_err(cannot("read"))?;
         let named = jobs.into_iter().filter_map(|(workspace, project)| Some((workspace, names.get(&project)?.clone())));
@@ -248,7 +270,7 @@ impl Records {
         if claimed.rows_affected == 0 {
             return Ok(None);
         }
-        let row = job::Entity::find().filter(job::Column::Claim.eq(claim)).one(&self.database).await;
+        let row = job::Entity::find().filter(job::Column::Claim.eq(claim)).one(&self.reading).await;
         row.map_err(cannot("read"))?.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
     }
 

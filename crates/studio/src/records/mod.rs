@@ -11,23 +11,31 @@ mod migration;
 mod model;
 mod pictures;
 mod projects;
+mod together;
 mod users;
 
 use std::error::Error;
 
 use sdk::Secret;
-use sea_orm::DatabaseConnection;
+use sea_orm::{DatabaseConnection, DbErr};
 
+use self::entity::job;
 use self::migration::Migrator;
 pub use self::model::{Change, Held, JobRecord, NewJob, Spec};
 pub use self::pictures::NewPicture;
 pub use self::projects::ProjectRecord;
+use self::together::Together;
 pub use self::users::{Credited, NameTaken};
 
 /// Records in SQLite or Postgres. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Records {
+    /// Where it is written.
     database: DatabaseConnection,
+    /// The same, without a wait for whoever writes.
+    reading: DatabaseConnection,
+    /// Every page that shows a build asks for it again and again.
+    jobs: Together<String, job::Model, DbErr>,
 }
 
 /// The records failed. Nothing is known to be written.
@@ -52,7 +60,8 @@ impl Records {
     pub async fn open(url: &Secret) -> Result<Self, RecordsError> {
         let database = database::connect(url.expose()).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
-        Ok(Self { database })
+        let reading = database::readers(url.expose(), &database).await.map_err(cannot("open"))?;
+        Ok(Self { jobs: jobs::lookups(&reading), database, reading })
     }
 
     /// Ends its connections. Dropping it does so too, without waiting.
@@ -60,6 +69,7 @@ impl Records {
     /// # Errors
     /// A connection did not end as it should.
     pub async fn close(self) -> Result<(), RecordsError> {
+        self.reading.close().await.map_err(cannot("close"))?;
         self.database.close().await.map_err(cannot("close"))
     }
 }

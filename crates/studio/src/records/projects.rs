@@ -44,7 +44,7 @@ impl Records {
         let row = project::Entity::find()
             .filter(project::Column::User.eq(user.as_str()))
             .filter(project::Column::Name.eq(name))
-            .one(&self.database)
+            .one(&self.reading)
             .await
             .map_err(cannot("read"))?;
         row.ok_or("a project that was just made is gone")
@@ -59,7 +59,7 @@ impl Records {
     pub async fn project(&self, user: &UserId, id: &ProjectId) -> Result<Option<ProjectRecord>, RecordsError> {
         let row = project::Entity::find_by_id(id.as_str())
             .filter(project::Column::User.eq(user.as_str()))
-            .one(&self.database)
+            .one(&self.reading)
             .await
             .map_err(cannot("read"))?;
         row.map(|row| from_row(row).map_err(cannot("understand"))).transpose()
@@ -74,7 +74,7 @@ impl Records {
             .filter(project::Column::User.eq(user.as_str()))
             .order_by_desc(project::Column::CreatedAtUs)
             .order_by_desc(project::Column::Id)
-            .all(&self.database)
+            .all(&self.reading)
             .await
             .map_err(cannot("read"))?;
         let read: Result<Vec<_>, Damage> = rows.into_iter().map(from_row).collect();

@@ -7,6 +7,7 @@ use sandbar_studio::records::{Change, Credited, Held, JobRecord, NameTaken, NewJ
 use sandbar_studio::token::{Digest, new_token};
 use sandbar_studio::{JobId, ScreenshotId, Status, User};
 use sdk::Secret;
+use sea_orm::ConnectionTrait;
 use serde_json::{Map, Value, json};
 
 const LEASE: Duration = Duration::from_secs(600);
@@ -294,6 +295,35 @@ async fn contract(url: &str) {
 async fn on_sqlite() {
     let directory = tempfile::tempdir().expect("a directory");
     contract(&format!("sqlite://{}", directory.path().join("records.sqlite").display())).await;
+}
+
+/// Commits wait for the disk, and for other processes' commits. Who looks does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_do_not_wait_for_writes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("sqlite://{}", directory.path().join("records.sqlite").display());
+    let records = open(&url).await;
+    let gus = records.add_user("gus", &digest(), 2).await.expect("added");
+    let job = records.take_in(&new_job(&records, &gus, "shop").await).await.expect("asked").expect("taken in");
+
+    let other = database::connect(&url).await.expect("another process");
+    other.execute_unprepared("BEGIN IMMEDIATE").await.expect("it writes");
+    let writing = tokio::spawn({
+        let (records, gus) = (records.clone(), gus.clone());
+        async move { records.credit(&gus.id, 1, "a gift").await }
+    });
+    let looks = async {
+        for _ in 0..50 {
+            records.job(&job.id).await.expect("read").expect("the job");
+            assert_eq!(records.credits(&gus.id).await.expect("read"), 1);
+            assert_eq!(records.events(&job.id, 0).await.expect("read").len(), 2);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), looks).await.expect("nobody waits for whoever writes");
+    assert!(!writing.is_finished(), "it was written while another process had the database");
+    other.execute_unprepared("ROLLBACK").await.expect("it ends");
+    assert_eq!(writing.await.expect("no panic").expect("written"), Credited::Done(2));
+    assert_eq!(records.credits(&gus.id).await.expect("read"), 2, "what is written is seen");
 }
 
 #[tokio::test(flavor = "multi_thread")]
