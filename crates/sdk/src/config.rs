@@ -104,6 +104,14 @@ impl Endpoints {
         format!("{port}-{id}.{}", domain.unwrap_or(&self.domain))
     }
 
+    /// The public URL of a port. A service without TLS has none for its ports either, unless they are at the port that `https` means.
+    pub(crate) fn port_url(&self, id: &SandboxId, domain: Option<&str>, port: u16) -> String {
+        let host = self.host(id, domain, port);
+        let plain = host.contains(':') || self.is_plain(domain.unwrap_or(&self.domain));
+        let scheme = if plain && self.api_url.scheme() == "http" { "http" } else { "https" };
+        format!("{scheme}://{host}")
+    }
+
     fn direct_url(&self, id: &SandboxId, domain: Option<&str>, port: u16) -> Result<Url, ConfigError> {
         let scheme = if self.is_plain(domain.unwrap_or(&self.domain)) { "http" } else { "https" };
         base_url("the sandbox URL", &format!("{scheme}://{}", self.host(id, domain, port)))
@@ -163,6 +171,22 @@ mod tests {
         assert_eq!(here.envd_url(&id, Some("box.example")).expect("a URL").scheme(), "https");
         let link = endpoints(None, None).link_url(&id, None).expect("a URL");
         assert_eq!(link.as_str(), "https://49983-iabc.e2b.app/");
+    }
+
+    #[test]
+    fn ports_are_plain_where_the_service_is() {
+        let id: SandboxId = "iabc".parse().expect("an id");
+        for (api_url, domain, expected) in [
+            ("https://api.e2b.app", "e2b.app", "https://3000-iabc.e2b.app"),
+            ("https://api.box.example:8443", "box.example:8443", "https://3000-iabc.box.example:8443"),
+            ("http://127.0.0.1:4980", "localhost:4980", "http://3000-iabc.localhost:4980"),
+            ("http://127.0.0.1:80", "localhost", "http://3000-iabc.localhost"),
+            ("http://127.0.0.1:4980", "box.example:4980", "http://3000-iabc.box.example:4980"),
+            ("http://127.0.0.1:443", "box.example", "https://3000-iabc.box.example"),
+        ] {
+            let endpoints = Endpoints::new("e2b_00".into(), Some(api_url), None, None, None).expect("valid options");
+            assert_eq!(endpoints.port_url(&id, Some(domain), 3000), expected, "{api_url}");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub use git::{
 pub use id::{InvalidSandboxId, SandboxId};
 pub use protocol::envd::{FileKind, WrittenFile};
 pub use pty::{Pty, Shell, Size};
-pub use sandbox::Sandbox;
+pub use sandbox::{PortRoute, Sandbox};
 pub use secret::Secret;
 pub use watched::GoneReason;
 

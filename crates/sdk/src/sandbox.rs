@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method};
+use protocol::headers::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN};
 use protocol::rest;
 
 use crate::client::Client;
@@ -20,6 +22,14 @@ use crate::transport::{Call, Failure, Repeat};
 pub struct Sandbox {
     client: Client,
     parts: Arc<Parts>,
+}
+
+/// Where requests for a port of a sandbox are sent, and the headers that lead them there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortRoute {
+    pub url: String,
+    /// With the sandbox's traffic token, if it has one.
+    pub headers: HeaderMap,
 }
 
 struct Parts {
@@ -104,9 +114,40 @@ impl Sandbox {
         self.parts.traffic_token.as_ref()
     }
 
-    /// The public host of one of its ports, to be put after `https://` (or `http://` on a local server).
+    /// The public host of one of its ports; [`Sandbox::url`] is the same with the scheme before it.
     pub fn host(&self, port: u16) -> String {
         self.client.shared().endpoints.host(&self.parts.id, self.parts.domain.as_deref(), port)
+    }
+
+    /// The public URL of one of its ports, for browsers and people. Programs may not be able to resolve its name, or to trust its
+    /// certificate, where the server is a local one: [`Sandbox::route`] is for them.
+    pub fn url(&self, port: u16) -> String {
+        self.client.shared().endpoints.port_url(&self.parts.id, self.parts.domain.as_deref(), port)
+    }
+
+    /// How this program reaches one of its ports.
+    pub fn route(&self, port: u16) -> PortRoute {
+        let mut headers = HeaderMap::new();
+        if let Some(mut token) = self.traffic_token().and_then(|token| HeaderValue::from_str(token.expose()).ok()) {
+            token.set_sensitive(true);
+            headers.insert(TRAFFIC_ACCESS_TOKEN, token);
+        }
+        if let (Some(edge), Ok(id)) = (self.client.sandbox_url(), HeaderValue::from_str(self.parts.id.as_str())) {
+            headers.insert(SANDBOX_ID, id);
+            headers.insert(SANDBOX_PORT, HeaderValue::from(port));
+            return PortRoute { url: edge.to_string(), headers };
+        }
+        let url = self.url(port);
+        // Everything below localhost is this machine, which not every system's resolver knows.
+        if let Some(host) = url.strip_prefix("http://")
+            && let name = host.split(':').next().unwrap_or(host)
+            && name.ends_with(".localhost")
+            && let Ok(value) = HeaderValue::from_str(host)
+        {
+            headers.insert(HOST, value);
+            return PortRoute { url: url.replacen(name, "127.0.0.1", 1), headers };
+        }
+        PortRoute { url, headers }
     }
 
     /// The same sandbox, waiting for answers as long as `deadline`.
