@@ -144,16 +144,15 @@ fn address(sandbox: &Sandbox, port: u16) -> Result<(Origin, Upstream), CaptureEr
         headers.insert(SANDBOX_PORT, HeaderValue::from(port));
         (format!("http://{port}-{id}.localhost:{edge_port}"), format!("{host}:{edge_port}"))
     } else {
-        let plain = client.api_url().starts_with("http:");
-        let (scheme, usual) = if plain { ("http", 80) } else { ("https", 443) };
-        let host = sandbox.host(port);
+        let (origin, host) = (sandbox.url(port), sandbox.host(port));
+        let usual = if origin.starts_with("http:") { 80 } else { 443 };
         let address = match host.rsplit_once(':') {
             // Everything below localhost is this machine, which not every system's resolver knows.
             Some((name, edge)) if name.ends_with(".localhost") => format!("127.0.0.1:{edge}"),
             Some(_) => host.clone(),
             None => format!("{host}:{usual}"),
         };
-        (format!("{scheme}://{host}"), address)
+        (origin, address)
     };
     let origin = origin.parse().map_err(|error: browser::InvalidOrigin| unusable(&error.to_string()))?;
     Ok((origin, Upstream { headers, ..Upstream::new(address) }))

@@ -196,7 +196,7 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let elsewhere = workshop.as_mut().map(|workshop| {
         workshop.work();
-        let router = rest::router(workshop.studio.clone(), &Workshop::face(&config), stop.clone());
+        let router = rest::router(workshop.studio.clone(), &workshop.face(&domain), stop.clone());
         Elsewhere::new(TowerToHyperService::new(router))
     });
     let face = ApiConfig { api_key, domain, extensions: config.extensions, authority };

@@ -28,6 +28,9 @@ pub enum StudioError {
     /// Try again, or rebuild.
     #[error("The sandbox couldn't be reached. It may be corrupted.")]
     SandboxUnreachable,
+    /// Raise the limit, or wait for the next period.
+    #[error("{limit} is used up")]
+    OverBudget { limit: String },
     #[error("{field}: {message}")]
     Invalid { field: &'static str, message: String },
     /// Resume it first.

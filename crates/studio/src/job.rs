@@ -142,7 +142,6 @@ pub struct Job {
     pub project: ProjectId,
     pub project_name: String,
     pub goal: String,
-    pub phases: Vec<String>,
     pub model: String,
     pub status: Status,
     /// What goes on, for people.

@@ -6,19 +6,28 @@ use workspace::events::{EventKind, Observer, WorkspaceEvent};
 
 use crate::body::{self, Body};
 use crate::chain;
+use crate::job::Status;
 use crate::records::{Change, Held};
 use crate::studio::Studio;
 
 #[async_trait]
 impl Observer for Studio {
     async fn event(&self, event: &WorkspaceEvent) {
-        let (change, told) = translate(&event.kind);
+        let (mut change, told) = translate(&event.kind);
         if change == Change::default() && told.is_none() {
             return;
         }
         let noted = async {
             let job = self.records().job_in(&event.workspace).await?.filter(|job| !job.deleted);
             let Some(job) = job else { return Ok(()) };
+            // A preview sleeps again after a while, whatever becomes of whoever wakes it.
+            match event.kind {
+                EventKind::Resumed { .. } => change.sandbox_expires_at = Some(self.awake_until(None)),
+                EventKind::Extended { until, .. } if job.status == Status::Ready => {
+                    change.sandbox_expires_at = Some(self.awake_until(Some(until)));
+                }
+                _ => {}
+            }
             self.change(&job.id, Held::Anybody, change, told.into_iter().collect()).await.map(drop)
         };
         let noted: Result<(), crate::StudioError> = noted.await;
@@ -31,7 +40,9 @@ impl Observer for Studio {
 /// What it changes in the job, and what is told.
 fn translate(kind: &EventKind) -> (Change, Option<Body>) {
     let none = Change::default;
-    let seated = |sandbox: &String| Change { sandbox_id: Some(Some(sandbox.clone())), ..none() };
+    // Whatever somebody was just given runs.
+    let seated =
+        |sandbox: &String| Change { sandbox_id: Some(Some(sandbox.clone())), sandbox_paused: Some(false), ..none() };
     match kind {
         EventKind::Created { sandbox, .. } => (seated(sandbox), None),
         EventKind::SnapshotSaved { key, files, bytes, .. } => (none(), Some(body::snapshot_saved(key, *files, *bytes))),
@@ -62,7 +73,7 @@ fn translate(kind: &EventKind) -> (Change, Option<Body>) {
         EventKind::Restored { stamp, sandbox, .. } => (seated(sandbox), Some(body::restored(*stamp))),
         EventKind::Paused { .. } => (Change { sandbox_paused: Some(true), ..none() }, Some(body::paused())),
         // That it answers again is told by whoever woke it.
-        EventKind::Resumed { sandbox, .. } => (Change { sandbox_paused: Some(false), ..seated(sandbox) }, None),
+        EventKind::Resumed { sandbox, .. } => (seated(sandbox), None),
         EventKind::SandboxLost { .. } => (
             Change { sandbox_paused: Some(false), sandbox_expires_at: Some(None), ..none() },
             Some(body::notice("The sandbox is gone, and nobody here ended it.")),

@@ -40,8 +40,41 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+/// Why a preview did not wake.
+enum NotWoken {
+    /// Another attempt would end the same way.
+    ForGood(StudioError),
+    ForNow(String),
+}
+
+impl NotWoken {
+    fn of(error: Unavailable) -> Self {
+        match error {
+            Unavailable::Expired { .. } | Unavailable::Stopped(_) => Self::ForGood(StudioError::SandboxExpired),
+            Unavailable::OverBudget { limit, .. } => {
+                Self::ForGood(StudioError::OverBudget { limit: limit.to_string() })
+            }
+            // It was asked twice.
+            error @ Unavailable::Unreachable { .. } => {
+                info!(error = %chain(&error), "the sandbox was not resumed");
+                Self::ForGood(StudioError::SandboxUnreachable)
+            }
+            error => Self::ForNow(chain(&error)),
+        }
+    }
+}
+
+impl From<NotWoken> for StudioError {
+    fn from(error: NotWoken) -> Self {
+        match error {
+            NotWoken::ForGood(error) => error,
+            NotWoken::ForNow(reason) => Self::unavailable(reason),
+        }
+    }
+}
+
 /// How long somebody waits for the worker to be done with a job that is ready: it saves the files and pauses.
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// For giving a lease back.
 const CLOSE: Duration = Duration::from_secs(20);
@@ -103,20 +136,21 @@ impl Studio {
         }
         match seat::look(self.workspaces(), &job.workspace).await {
             Found::Paused if job.sandbox_paused => return Ok(true),
-            Found::Paused => {}
+            Found::Paused | Found::Running { .. } => {}
             Found::Gone => return Err(StudioError::NotFound),
             Found::Unreachable(reason) => return Err(StudioError::unavailable(reason)),
-            Found::Running { .. } => {
-                let workspace = self.workspaces().open(&job.workspace).await.map_err(StudioError::unavailable)?;
-                let paused = workspace.pause().await;
-                close(&workspace).await;
-                paused.map_err(StudioError::unavailable)?;
-            }
         }
-        let change = Change { sandbox_paused: Some(true), ..Change::default() };
-        let told = vec![body::status(job.status, &job.stage_label, true, None, None)];
-        self.change(&job.id, Held::Anybody, change, told).await?;
-        Ok(true)
+        let workspace = self.workspaces().open(&job.workspace).await.map_err(StudioError::unavailable)?;
+        let paused = async {
+            workspace.pause().await.map_err(StudioError::unavailable)?;
+            // While nobody else has the workspace: they might wake it, and this would say that it sleeps.
+            let change = Change { sandbox_paused: Some(true), ..Change::default() };
+            let told = vec![body::status(job.status, &job.stage_label, true, None, None)];
+            self.change(&job.id, Held::Anybody, change, told).await
+        };
+        let paused = paused.await;
+        close(&workspace).await;
+        paused.map(|_| true)
     }
 
     /// Wakes the preview and returns when it answers. Whoever asks meanwhile waits for the same; it goes on when they leave.
@@ -153,76 +187,69 @@ impl Studio {
             StudioError::SandboxExpired => StudioError::SandboxExpired,
             StudioError::SandboxUnreachable => StudioError::SandboxUnreachable,
             StudioError::NotFound => StudioError::NotFound,
+            StudioError::OverBudget { limit } => StudioError::OverBudget { limit: limit.clone() },
             other => StudioError::unavailable(chain(other)),
         })
     }
 
-    /// Two attempts. What is gone for good is not tried again.
+    /// Two attempts.
     async fn wake(&self, job: &JobRecord) -> Result<Resumed, StudioError> {
         let settings = &self.inner.settings;
+        let ready_by = Instant::now() + settings.resume;
         let _turn = self.turn(&job.id).await;
-        let first = match self.try_to_wake(job, settings.resume).await {
+        let first = match self.try_to_wake(job, ready_by).await {
             Ok(resumed) => return Ok(resumed),
-            Err(StudioError::SandboxUnreachable) => "the sandbox did not answer".to_owned(),
-            Err(error @ (StudioError::SandboxExpired | StudioError::NotFound)) => return Err(error),
-            Err(error) => chain(&error),
+            Err(NotWoken::ForGood(error)) => return Err(error),
+            Err(NotWoken::ForNow(reason)) => reason,
         };
         warn!(job = %job.id, reason = first, "a preview did not wake; once more");
         tokio::time::sleep(settings.resume_again).await;
-        match self.try_to_wake(job, settings.resume_more).await {
-            Err(error @ (StudioError::SandboxExpired | StudioError::NotFound)) => Err(error),
-            Err(error) => {
-                warn!(job = %job.id, error = %chain(&error), "a preview did not wake");
-                Err(StudioError::SandboxUnreachable)
+        let ready_by = ready_by.max(Instant::now() + settings.resume_more);
+        self.try_to_wake(job, ready_by).await.map_err(|error| match error {
+            NotWoken::ForGood(error) => error,
+            NotWoken::ForNow(reason) => {
+                warn!(job = %job.id, reason, "a preview did not wake");
+                StudioError::SandboxUnreachable
             }
-            resumed => resumed,
+        })
+    }
+
+    async fn try_to_wake(&self, job: &JobRecord, ready_by: Instant) -> Result<Resumed, NotWoken> {
+        match seat::look(self.workspaces(), &job.workspace).await {
+            Found::Gone => return Err(NotWoken::ForGood(StudioError::SandboxExpired)),
+            Found::Unreachable(reason) => return Err(NotWoken::ForNow(reason)),
+            Found::Running { .. } | Found::Paused => {}
         }
-    }
-
-    async fn try_to_wake(&self, job: &JobRecord, within: Duration) -> Result<Resumed, StudioError> {
-        let deadline = Instant::now() + within;
-        let ran = match seat::look(self.workspaces(), &job.workspace).await {
-            Found::Gone => return Err(StudioError::SandboxExpired),
-            Found::Unreachable(reason) => {
-                info!(job = %job.id, reason, "the sandbox is out of reach");
-                return Err(StudioError::SandboxUnreachable);
+        let late = |_| NotWoken::ForNow("it took too long".to_owned());
+        let workspace = loop {
+            match tokio::time::timeout_at(ready_by, self.workspaces().open(&job.workspace)).await.map_err(late)? {
+                Ok(workspace) => break workspace,
+                Err(OpenError::NotFound(_)) => return Err(NotWoken::ForGood(StudioError::SandboxExpired)),
+                // Another process has it, perhaps to wake it: then that is soon done.
+                Err(error @ OpenError::Held { .. }) => info!(job = %job.id, "waiting: {error}"),
+                Err(error) => return Err(NotWoken::ForNow(chain(&error))),
             }
-            Found::Running { .. } => true,
-            Found::Paused => false,
         };
-        let opened = tokio::time::timeout_at(deadline, self.workspaces().open(&job.workspace)).await;
-        let workspace = match opened {
-            Ok(Ok(workspace)) => workspace,
-            Ok(Err(OpenError::NotFound(_))) => return Err(StudioError::SandboxExpired),
-            Ok(Err(error)) => return Err(StudioError::unavailable(error)),
-            Err(_) => return Err(StudioError::SandboxUnreachable),
-        };
-        let brought = tokio::time::timeout_at(deadline, self.bring_up(job, &workspace, ran)).await;
+        let brought = tokio::time::timeout_at(ready_by, self.bring_up(job, &workspace)).await;
         close(&workspace).await;
-        brought.unwrap_or(Err(StudioError::SandboxUnreachable))
+        brought.map_err(late)?
     }
 
-    async fn bring_up(&self, job: &JobRecord, workspace: &Workspace, ran: bool) -> Result<Resumed, StudioError> {
-        workspace.resume().await.map_err(|error| {
-            info!(job = %job.id, error = %chain(&error), "the sandbox was not resumed");
-            match error {
-                Unavailable::Expired { .. } | Unavailable::Stopped(_) => StudioError::SandboxExpired,
-                _ => StudioError::SandboxUnreachable,
-            }
-        })?;
+    async fn bring_up(&self, job: &JobRecord, workspace: &Workspace) -> Result<Resumed, NotWoken> {
+        workspace.resume().await.map_err(NotWoken::of)?;
         let Found::Running { sandbox, ends_at } = seat::look(self.workspaces(), &job.workspace).await else {
-            return Err(StudioError::SandboxUnreachable);
+            return Err(NotWoken::ForNow("it does not run after it was resumed".to_owned()));
         };
         if let Some(port) = job.preview_port {
-            // One that was woken has its server started with it; one that ran may have lost it.
-            if ran && seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
-                workspace.serve(None).await.map_err(StudioError::unavailable)?;
+            // One that ran may have lost its server; one that is still starting is waited for.
+            if seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
+                workspace.serve(None).await.map_err(|error| NotWoken::ForNow(chain(&error)))?;
             }
             while seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         }
-        let preview = job.preview_port.map(|port| (seat::url(&sandbox, port), port));
+        let preview = job.preview_port.map(|port| (sandbox.url(port), port));
         let preview_url = preview.as_ref().map(|(url, _)| url.clone());
         let sandbox_id = sandbox.id().to_string();
         let change = Change {
@@ -236,7 +263,7 @@ impl Studio {
             body::resumed(preview_url.as_deref()),
             body::status(job.status, &job.stage_label, false, preview_url.as_deref(), None),
         ];
-        self.change(&job.id, Held::Anybody, change, told).await?;
+        self.change(&job.id, Held::Anybody, change, told).await.map_err(|error| NotWoken::ForNow(chain(&error)))?;
         Ok(Resumed { preview_url, sandbox_id })
     }
 
@@ -274,13 +301,16 @@ impl Studio {
             Found::Gone => return Ok(is(PreviewState::Expired, None)),
             Found::Unreachable(reason) => return Ok(is(PreviewState::Unreachable, Some(reason))),
         };
-        let preview_url = Some(seat::url(&sandbox, port));
+        let preview_url = Some(sandbox.url(port));
         Ok(match seat::ask(&self.inner.http, &sandbox, port).await {
             Answer::Yes => PreviewCheck { state: PreviewState::Active, preview_url, reason: None },
             Answer::NoFrames(reason) => {
                 PreviewCheck { state: PreviewState::Blocked, preview_url, reason: Some(reason) }
             }
-            Answer::NotYet => is(PreviewState::Starting, None),
+            Answer::NotYet => {
+                let waking = locked(&self.inner.resuming).contains_key(id);
+                is(PreviewState::Starting, waking.then(|| "Waking the preview".to_owned()))
+            }
         })
     }
 
@@ -330,7 +360,7 @@ impl Studio {
         let workspace = self.workspaces().open(&job.workspace).await.map_err(StudioError::unavailable)?;
         let restored = async {
             workspace.restore(which).await.map_err(StudioError::unavailable)?;
-            self.bring_up(job, &workspace, true).await?;
+            self.bring_up(job, &workspace).await?;
             self.photograph(job, &workspace, "restored").await;
             Ok(())
         };

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use reqwest::header::{CONTENT_SECURITY_POLICY, HOST, HeaderMap, HeaderValue};
+use reqwest::header::{CONTENT_SECURITY_POLICY, HeaderMap, HeaderValue};
 use sdk::model::SandboxState;
-use sdk::{Sandbox, SandboxError};
+use sdk::{PortRoute, Sandbox, SandboxError};
 use workspace::{OpenError, WorkspaceName, Workspaces};
 
 use crate::chain;
@@ -15,7 +15,6 @@ use crate::chain;
 const ASK: Duration = Duration::from_secs(10);
 /// An application that has not begun to answer by then is still starting.
 const ANSWER: Duration = Duration::from_secs(10);
-const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
 /// What an edge answers when nobody listens on a port.
 const NOBODY_THERE: u16 = 502;
 
@@ -61,12 +60,6 @@ pub(crate) async fn look(workspaces: &Workspaces, name: &WorkspaceName) -> Found
     }
 }
 
-/// Where a port of a sandbox is reached from outside.
-pub(crate) fn url(sandbox: &Sandbox, port: u16) -> String {
-    let scheme = if sandbox.client().api_url().starts_with("http://") { "http" } else { "https" };
-    format!("{scheme}://{}", sandbox.host(port))
-}
-
 /// How an application answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -77,25 +70,8 @@ pub(crate) enum Answer {
 }
 
 pub(crate) async fn ask(http: &reqwest::Client, sandbox: &Sandbox, port: u16) -> Answer {
-    let url = url(sandbox, port);
-    let host = url.split_once("://").map_or(url.as_str(), |(_, host)| host);
-    let mut headers = HeaderMap::new();
-    let mut target = url.clone();
-    // Everything below localhost is this machine, which not every system's resolver knows.
-    if let Some((name, edge)) = host.rsplit_once(':')
-        && name.ends_with(".localhost")
-        && let Ok(value) = HeaderValue::from_str(host)
-    {
-        headers.insert(HOST, value);
-        target = format!("http://127.0.0.1:{edge}");
-    }
-    if let Some(token) = sandbox.traffic_token()
-        && let Ok(mut value) = HeaderValue::from_str(token.expose())
-    {
-        value.set_sensitive(true);
-        headers.insert(TRAFFIC_TOKEN, value);
-    }
-    match http.get(target).headers(headers).timeout(ANSWER).send().await {
+    let PortRoute { url, headers } = sandbox.route(port);
+    match http.get(url).headers(headers).timeout(ANSWER).send().await {
         Ok(answer) if answer.status().as_u16() == NOBODY_THERE => Answer::NotYet,
         Ok(answer) => match refuses_frames(answer.headers()) {
             Some(reason) => Answer::NoFrames(reason),

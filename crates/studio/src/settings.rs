@@ -13,11 +13,11 @@ pub struct Settings {
     pub look_every: Duration,
     /// How often watchers hear of what another process has written.
     pub hear_every: Duration,
-    /// From the beginning of a resume until the application must answer, all attempts together.
+    /// From the beginning of a resume until the application must answer.
     pub resume: Duration,
     /// Before the one retry.
     pub resume_again: Duration,
-    /// What the retry may add.
+    /// What the retry may add: it has at least so long.
     pub resume_more: Duration,
     /// Whatever happens, a resume ends by then.
     pub resume_all: Duration,

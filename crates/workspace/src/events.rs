@@ -107,6 +107,7 @@ pub enum EventKind {
     Paused {
         sandbox: String,
     },
+    /// It runs again; what is declared to run in it may still be starting.
     Resumed {
         sandbox: String,
         took: Duration,

@@ -5,6 +5,7 @@ import type { ComponentChildren } from "preact";
 import { Icon } from "../parts/icon";
 import { Spinner } from "../parts/spinner";
 import type { Status } from "../wire";
+import { framed } from "./address";
 import { TEXT, type Preview } from "./machine";
 import type { PreviewControl } from "./use-preview";
 
@@ -136,7 +137,7 @@ function Frame({ frame, control }: { frame: Extract<Preview, { kind: "loading" |
   }, [waiting, load, frameLate]);
   return (
     <iframe
-      src={url}
+      src={framed(url, location.protocol)}
       title="Preview of the app"
       sandbox={SANDBOX}
       referrerpolicy="no-referrer"

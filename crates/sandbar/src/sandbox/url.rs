@@ -42,11 +42,7 @@ impl Url {
         let files = self.user.map_or_else(|| sandbox.files(), |user| sandbox.files().as_user(user));
         let expiry = self.expires.map_or(Expiry::Never, Expiry::After);
         let url = match (self.port, self.download, self.upload) {
-            (Some(port), ..) => {
-                // A service without TLS has none for its ports either.
-                let scheme = if session.client.api_url().starts_with("http:") { "http" } else { "https" };
-                format!("{scheme}://{}", sandbox.host(port))
-            }
+            (Some(port), ..) => sandbox.url(port),
             (None, Some(path), _) => files.download_url(&path, expiry)?,
             (None, None, path) => files.upload_url(&path.unwrap_or_default(), expiry)?,
         };

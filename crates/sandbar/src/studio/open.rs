@@ -130,6 +130,8 @@ pub(crate) struct Workshop {
     /// Of the first user, where this program knows it.
     pub(crate) token: Option<Secret>,
     rooms: Arc<Rooms>,
+    /// Below which the previews of providers are.
+    domains: Vec<String>,
     stop: CancellationToken,
     worker: Option<JoinHandle<()>>,
 }
@@ -146,13 +148,14 @@ impl Workshop {
         let credits = settings.first_credits;
         let studio = Studio::open(&url, Arc::clone(&rooms) as Arc<dyn Premises>, settings).await?;
         let token = first_token(studio.records(), &directory(config), credits).await?;
-        Ok(Self { studio, token, rooms, stop: CancellationToken::new(), worker: None })
+        let domains = workspaces.providers.iter().filter_map(|provider| provider.domain.clone()).collect();
+        Ok(Self { studio, token, rooms, domains, stop: CancellationToken::new(), worker: None })
     }
 
-    /// How it shows itself: the previews of every provider may be framed.
-    pub(crate) fn face(config: &Config) -> Face {
-        let domains = config.providers.iter().filter_map(|provider| provider.domain.as_deref());
-        domains.fold(Face::default(), Face::domain)
+    /// How it shows itself: the previews of every provider may be framed, and those of this machine's own server, which are
+    /// below `own`.
+    pub(crate) fn face(&self, own: &str) -> Face {
+        self.domains.iter().map(String::as_str).chain([own]).fold(Face::default(), Face::domain)
     }
 
     /// Begins to build what is waiting. The server that sandboxes come from must be there.

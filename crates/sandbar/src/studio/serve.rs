@@ -4,7 +4,7 @@ use super::open::{Options, Workshop};
 use crate::config::{Config, Overrides};
 use crate::local_server::LocalStarter;
 use crate::sandbox::interrupt::Stops;
-use crate::{logging, runtime};
+use crate::{hosts, logging, runtime};
 use ::studio::rest;
 use agent::model::Choice;
 use anyhow::Context as _;
@@ -90,7 +90,8 @@ impl Serve {
         out.flush()?;
         workshop.work();
         let stop = CancellationToken::new();
-        let router = rest::router(workshop.studio.clone(), &Workshop::face(&config), stop.clone());
+        let own = hosts::domain(config.domain.as_deref(), config.listen);
+        let router = rest::router(workshop.studio.clone(), &workshop.face(&own), stop.clone());
         let serving = tokio::spawn(rest::serve(listener, router, stop.clone()));
         stops.next().await;
         eprintln!("stopping…");

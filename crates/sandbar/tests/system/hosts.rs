@@ -95,6 +95,10 @@ fn a_domain_of_one_s_own_is_signed_for_and_told() {
     assert_eq!(Path::new(path.trim_end()), server.file("authority/hosts-sandbox.test/certificate.pem"));
     let local = format!("https://localhost:{}/health", port(&server));
     assert_eq!(body(&curl(&["--output", "/dev/null", "--write-out", "%{response_code}", &local])), "200");
+    // The dashboard may show what is served there.
+    let page = format!("http://{}/login", server.address);
+    let headers = body(&curl(&["--output", "/dev/null", "--dump-header", "-", &page]));
+    assert!(headers.contains(&format!(" http://*.{domain} https://*.{domain};")), "{headers}");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! What a caller is told when a call is refused or fails: one JSON object, whatever went wrong.
 
-use std::error::Error;
 use std::time::Duration;
 
 use axum::Json;
@@ -107,22 +106,20 @@ impl From<StudioError> for Failure {
             StudioError::SandboxUnreachable => {
                 with(StatusCode::SERVICE_UNAVAILABLE).kind("sandbox_unreachable").hint("try again later, or rebuild it")
             }
+            StudioError::OverBudget { .. } => with(StatusCode::PAYMENT_REQUIRED)
+                .kind("over_budget")
+                .hint("raise the limit in the configuration of the server, or wait until its period is over"),
             StudioError::Invalid { field, message } => Self::invalid(field, message),
             StudioError::Asleep => {
                 with(StatusCode::UNPROCESSABLE_ENTITY).kind("asleep").hint("resume its preview first")
             }
             StudioError::Conflict(_) => with(StatusCode::CONFLICT).kind("conflict"),
             StudioError::Unavailable(_) => {
-                error!(error = with_causes(&error), "a call of the studio failed");
+                error!(error = crate::chain(&error), "a call of the studio failed");
                 with(StatusCode::SERVICE_UNAVAILABLE).kind("unavailable").hint("try again; the server's log says more")
             }
         }
     }
-}
-
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |cause| (**cause).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 impl IntoResponse for Failure {

@@ -21,7 +21,7 @@ use super::{Shared, events, files, generation, jobs, pages, pictures, session, t
 
 const OK: StatusCode = StatusCode::OK;
 const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
-const NO_CREDITS: StatusCode = StatusCode::PAYMENT_REQUIRED;
+const NO_MONEY: StatusCode = StatusCode::PAYMENT_REQUIRED;
 const CONFLICT: StatusCode = StatusCode::CONFLICT;
 const NOT_READY: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
 
@@ -40,7 +40,7 @@ fn builds(calls: Calls) -> Calls {
                 .takes::<NewGeneration>()
                 .answers::<Started>(ACCEPTED, "It waits for a builder.")
                 // A project that is named by its id may not be there.
-                .refuses([NO_CREDITS, StatusCode::NOT_FOUND]),
+                .refuses([NO_MONEY, StatusCode::NOT_FOUND]),
             generation::start,
         )
         .add(
@@ -55,14 +55,14 @@ fn builds(calls: Calls) -> Calls {
                 "Wake a preview; answers when it does, within 150 s",
             )
             .answers::<ResumedView>(OK, "The preview answers.")
-            .refuses([NOT_READY, CONFLICT]),
+            .refuses([NOT_READY, CONFLICT, NO_MONEY]),
             generation::resume,
         )
         .add(
             &Operation::post("/api/generation/{job_id}/rebuild", "rebuild", "Build the same again, for one credit")
                 .may_take::<RebuildRequest>()
                 .answers::<Started>(ACCEPTED, "The new build waits for a builder.")
-                .refuses([NO_CREDITS, CONFLICT]),
+                .refuses([NO_MONEY, CONFLICT]),
             generation::rebuild,
         )
 }
@@ -90,8 +90,7 @@ fn of_jobs(calls: Calls) -> Calls {
         )
         .add(
             &Operation::post("/api/jobs/{job_id}/cancel", "cancel", "End a build that has not ended")
-                .answers::<Started>(OK, "How it stands now.")
-                .refuses([CONFLICT]),
+                .answers::<Started>(OK, "How it stands now."),
             jobs::cancel,
         )
         .add(
@@ -214,7 +213,6 @@ pub(super) fn pages() -> Router<Shared> {
     Router::new()
         .route("/", get(pages::page))
         .route("/jobs/{job}", get(pages::page))
-        .route("/projects/{project}", get(pages::page))
         .route("/login", get(pages::sign_in).post(session::sign_in))
         .route("/logout", post(session::sign_out))
 }

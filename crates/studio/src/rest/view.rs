@@ -129,7 +129,6 @@ impl From<Job> for JobView {
             project,
             project_name,
             goal,
-            phases: _,
             model,
             status,
             stage_label,
@@ -147,7 +146,7 @@ impl From<Job> for JobView {
             rebuilt_from,
         } = job;
         Self {
-            screenshot_url: screenshot.map(|picture| picture_url(&id, &picture)),
+            screenshot_url: screenshot.map(|picture| picture.url(&id)),
             job_id: id,
             project_id: project,
             project_name,
@@ -318,15 +317,11 @@ struct Shot {
 impl Screenshots {
     pub(super) fn of(job: &JobId, screenshots: Vec<Screenshot>) -> Self {
         let shot = |Screenshot { id, device, width, height, taken_at, reason }| {
-            let url = picture_url(job, &id);
+            let url = id.url(job);
             Shot { id, device, width, height, taken_at, reason, url }
         };
         Self { screenshots: screenshots.into_iter().map(shot).collect() }
     }
-}
-
-fn picture_url(job: &JobId, picture: &ScreenshotId) -> String {
-    format!("/api/jobs/{job}/screenshots/{picture}")
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

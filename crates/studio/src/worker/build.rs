@@ -246,7 +246,7 @@ impl Work<'_> {
         let served = workspace.serve(None).await.map_err(|error| chain(&error))?;
         let Some(ready) = served else { return Ok(None) };
         let pass = workspace.enter().await.map_err(|error| chain(&error))?;
-        Ok(Some((seat::url(pass.sandbox(), ready.port), ready.port)))
+        Ok(Some((pass.sandbox().url(ready.port), ready.port)))
     }
 
     /// Writes down how the job ended. A job that had not come to be built costs nothing.

@@ -2,6 +2,7 @@
 //! lost, nothing is left behind.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -42,13 +43,15 @@ struct Front {
     target: String,
     http: reqwest::Client,
     does: Mutex<Option<Does>>,
+    refused: AtomicUsize,
     holds: Notify,
 }
 
 impl Front {
     async fn before(server: &Server) -> (Arc<Self>, String) {
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let front = Arc::new(Self { target: server.url(), http, does: Mutex::default(), holds: Notify::new() });
+        let (does, refused) = (Mutex::default(), AtomicUsize::default());
+        let front = Arc::new(Self { target: server.url(), http, does, refused, holds: Notify::new() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let router = axum::Router::new().fallback(pass).with_state(Arc::clone(&front));
@@ -67,6 +70,7 @@ async fn pass(State(front): State<Arc<Front>>, request: Request) -> Response {
     let does = front.does.lock().expect("no panic").clone();
     match does {
         Some(Does::Refuse(method, part)) if is(&method, part) => {
+            front.refused.fetch_add(1, Ordering::Relaxed);
             return (StatusCode::INTERNAL_SERVER_ERROR, r#"{"code": 500, "message": "not today"}"#).into_response();
         }
         Some(Does::Hold(method, part)) if is(&method, part) => {
@@ -174,6 +178,16 @@ async fn refused(database: Option<String>) {
     assert_eq!(user.post(&sleep, &json!({})).await, (StatusCode::OK, json!({ "job_id": job, "paused": true })));
     assert_eq!((state().await, record().await.sandbox_paused), (SandboxState::Paused, true));
 
+    // What does not wake was asked twice, and sleeps on.
+    front.now(Some(Does::Refuse(Method::POST, "/connect")));
+    let (before, asked) = (front.refused.load(Ordering::Relaxed), Instant::now());
+    let (status, refused) = user.post(&format!("/api/generation/{job}/resume"), &json!({})).await;
+    assert_eq!((status.as_u16(), &refused["error_type"]), (503, &json!("sandbox_unreachable")), "{refused}");
+    assert_eq!(front.refused.load(Ordering::Relaxed) - before, 2);
+    assert!(asked.elapsed() >= Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert_eq!((state().await, record().await.sandbox_paused), (SandboxState::Paused, true));
+    front.now(None);
+
     // Deleted: seen no more at once. What the provider refuses to end is ended later, by another process if need be.
     assert!(kept_in(&objects) > 0);
     front.now(Some(Does::Refuse(Method::DELETE, "/sandboxes/")));
@@ -196,7 +210,7 @@ async fn refused(database: Option<String>) {
     assert_eq!((left.deleted, left.goal.as_str(), left.events), (true, "", 0));
     // Whatever is wrong is given time to pass, also by a process that has not seen it.
     assert!(left.attempt > tried.attempt);
-    assert!(asked.elapsed() >= Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() >= Duration::from_secs(5), "{:?}", asked.elapsed());
     assert!(matches!(client.info(&sandbox).await, Err(sdk::SandboxError::NotFound { .. })));
     assert_eq!(kept_in(&objects), 0, "no snapshot is left");
     // What it used was used.

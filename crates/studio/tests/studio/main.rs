@@ -4,5 +4,6 @@ mod far;
 mod programs;
 mod records;
 mod rest;
+mod waking;
 mod whole;
 mod workers;

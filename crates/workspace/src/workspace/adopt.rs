@@ -57,7 +57,7 @@ impl Core {
             (None, Some(port)) => Ready::found(port),
             (None, None) => return Ok(None),
         };
-        let url = self.url(&sandbox, ready.port);
+        let url = sandbox.url(ready.port);
         self.tell(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;
         Ok(Some(ready))
     }

@@ -133,6 +133,7 @@ impl Core {
                     });
                     changed.await.map_err(|error| self.failed(error))?;
                     self.open_interval(place, &run).await;
+                    self.tell(EventKind::Resumed { sandbox: place.sandbox.to_string(), took: Duration::ZERO }).await;
                 }
                 self.attach(sandbox, remaining);
                 if let Err(Unavailable::OverBudget { workspace, limit }) = self.within_budget().await {
@@ -171,6 +172,8 @@ impl Core {
         .await?;
         reach(Point::ResumeNoted).await;
         self.open_interval(place, &run).await;
+        // Before its services, which may take long or never answer: it runs and costs, whatever becomes of them.
+        self.tell(EventKind::Resumed { sandbox: place.sandbox.to_string(), took: started.elapsed() }).await;
         if let Err(error) = devserver::end_leftovers(&sandbox).await {
             warn!(workspace = %self.name, error = %chain(&error), "left-over processes may still run");
         }
@@ -178,7 +181,6 @@ impl Core {
         self.attach(sandbox, lifetime);
         self.let_live(turn, place).await;
         info!(workspace = %self.name, sandbox = %place, took = ?started.elapsed(), "resumed");
-        self.tell(EventKind::Resumed { sandbox: place.sandbox.to_string(), took: started.elapsed() }).await;
         Ok(())
     }
 
@@ -200,7 +202,7 @@ impl Core {
         let Some(server) = self.dev_server() else { return };
         match devserver::start(sandbox, &server, how).await {
             Ok(ready) => {
-                let url = self.url(sandbox, ready.port);
+                let url = sandbox.url(ready.port);
                 self.tell(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;
             }
             Err(error) => {
@@ -209,12 +211,6 @@ impl Core {
                 self.tell(EventKind::DevServerFailed { reason }).await;
             }
         }
-    }
-
-    /// Where a port of a sandbox is reached from outside.
-    pub(super) fn url(&self, sandbox: &Sandbox, port: u16) -> String {
-        let scheme = if sandbox.client().api_url().starts_with("http://") { "http" } else { "https" };
-        format!("{scheme}://{}", sandbox.host(port))
     }
 
     pub(super) fn ttl_left(&self) -> Duration {
