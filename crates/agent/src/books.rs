@@ -10,6 +10,7 @@ use crate::event::{Event, Happened};
 use crate::records::RunId;
 
 /// The book of one run.
+#[derive(Clone)]
 pub struct Books {
     pub records: DatabaseRecords,
     pub run: RunId,

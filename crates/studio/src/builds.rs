@@ -48,6 +48,10 @@ impl Studio {
                 return Err(StudioError::invalid("budget_usd", format!("nobody knows what {} costs", chosen.name)));
             }
         }
+        // A project is not made for a build that is not taken in.
+        if self.credits(user).await? < 1 {
+            return Err(StudioError::NoCredits);
+        }
         let project = match project {
             ProjectRef::Id(id) => self.records().project(&user.id, &id).await?.ok_or(StudioError::NotFound)?,
             ProjectRef::Name(name) => {
@@ -176,7 +180,7 @@ impl Studio {
         self.settled(user, id).await?;
         let change = Change { deleted: Some(true), settled: Some(false), ..Change::default() };
         self.change(id, Held::Anybody, change, Vec::new()).await?.ok_or_else(busy)?;
-        self.inner.timeline.delta(id, body::deleted());
+        self.inner.timeline.deleted(id);
         self.run_errand(id);
         Ok(())
     }

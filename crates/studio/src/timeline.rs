@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tracing::warn;
 
-use crate::body::Body;
+use crate::body::{self, Body};
 use crate::id::JobId;
 use crate::records::{Records, RecordsError};
 use crate::view::TimelineEvent;
@@ -80,6 +80,15 @@ impl Timeline {
         }
     }
 
+    /// The last that is told of a job; once, whoever deleted it.
+    pub(crate) fn deleted(&self, job: &JobId) {
+        let channel = self.channels().remove(job).and_then(|channel| channel.upgrade());
+        if let Some(channel) = channel {
+            let _ =
+                channel.sender.send(Arc::new(TimelineEvent { seq: None, ts: Timestamp::now(), body: body::deleted() }));
+        }
+    }
+
     /// Looks for what other processes have written, for as long as there is a timeline.
     pub(crate) async fn listen(timeline: Weak<Self>, every: Duration) {
         loop {
@@ -103,6 +112,10 @@ impl Timeline {
             Err(error) => return warn!(error = %crate::chain(&error), "watchers hear of events later"),
         };
         for (job, count) in counts {
+            let Some(count) = count else {
+                self.deleted(&job);
+                continue;
+            };
             let Some(channel) = self.channel(&job) else { continue };
             let behind = *channel.head.lock().await < count;
             if behind {

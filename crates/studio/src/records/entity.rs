@@ -125,6 +125,7 @@ pub(super) mod job {
         pub events: i64,
         pub restore_to: Option<String>,
         pub deleted: bool,
+        pub broken_off: i64,
     }
 
     #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

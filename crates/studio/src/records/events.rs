@@ -58,21 +58,24 @@ impl Records {
         read.map_err(cannot("understand"))
     }
 
-    /// How many events each of these jobs has.
+    /// How many events each of these jobs has; none for those that were deleted.
     ///
     /// # Errors
     /// The records cannot be read.
-    pub async fn event_counts(&self, jobs: &[JobId]) -> Result<Vec<(JobId, u64)>, RecordsError> {
-        let rows: Vec<(String, i64)> = job::Entity::find()
+    pub async fn event_counts(&self, jobs: &[JobId]) -> Result<Vec<(JobId, Option<u64>)>, RecordsError> {
+        let rows: Vec<(String, i64, bool)> = job::Entity::find()
             .select_only()
-            .columns([job::Column::Id, job::Column::Events])
+            .columns([job::Column::Id, job::Column::Events, job::Column::Deleted])
             .filter(job::Column::Id.is_in(jobs.iter().map(JobId::as_str)))
             .into_tuple()
             .all(&self.reading)
             .await
             .map_err(cannot("read"))?;
-        let read: Result<Vec<_>, Damage> =
-            rows.into_iter().map(|(job, count)| Ok((job.parse()?, u64::try_from(count)?))).collect();
+        let read = |(job, count, deleted): (String, i64, bool)| {
+            let count = if deleted { None } else { Some(u64::try_from(count)?) };
+            Ok((job.parse()?, count))
+        };
+        let read: Result<Vec<_>, Damage> = rows.into_iter().map(read).collect();
         read.map_err(cannot("understand"))
     }
 }

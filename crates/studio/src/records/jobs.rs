@@ -117,6 +117,7 @@ impl Records {
             events: number(events.len() as u64),
             restore_to: None,
             deleted: false,
+            broken_off: 0,
         };
         let insert = job::Entity::insert(row.clone().into_active_model());
         insert.exec_without_returning(&transaction).await.map_err(cannot("write"))?;
@@ -254,12 +255,15 @@ impl Records {
         // One that waits begins; the others are taken up where they are.
         let begun = next(Status::Queued, Step::Claimed).map_err(cannot("claim from"))?;
         let waits = || job::Column::Status.eq(Status::Queued.as_str());
+        // Whoever gives a job back leaves no lease behind.
+        let left = Expr::case(job::Column::LeaseUntilUs.gt(0), 1).finally(0);
         let label = Expr::case(waits(), begun.label()).finally(Expr::col(job::Column::StageLabel));
         let begun = Expr::case(waits(), begun.as_str()).finally(Expr::col(job::Column::Status));
         let claimed = job::Entity::update_many()
             .col_expr(job::Column::StageLabel, label.into())
             .col_expr(job::Column::Status, begun.into())
             .col_expr(job::Column::Attempt, Expr::col(job::Column::Attempt).add(1))
+            .col_expr(job::Column::BrokenOff, Expr::col(job::Column::BrokenOff).add(left))
             .col_expr(job::Column::Claim, Expr::value(claim.as_str()))
             .col_expr(job::Column::LeaseUntilUs, Expr::value(after(now, lease)))
             .filter(job::Column::Id.in_subquery(oldest))

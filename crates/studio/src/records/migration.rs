@@ -12,7 +12,7 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(Users), Box::new(Jobs), Box::new(Timeline), Box::new(Errands)]
+        vec![Box::new(Users), Box::new(Jobs), Box::new(Timeline), Box::new(Errands), Box::new(BrokenOff)]
     }
 
     fn migration_table_name() -> DynIden {
@@ -180,16 +180,38 @@ impl MigrationName for Errands {
 #[async_trait::async_trait]
 impl MigrationTrait for Errands {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        let columns =
-            [("restore_to", string_null("restore_to")), ("deleted", boolean("deleted").default(false).to_owned())];
-        for (name, column) in columns {
-            // A step that broke off may have made it.
-            if !manager.has_column("studio_job", name).await? {
-                manager.alter_table(Table::alter().table("studio_job").add_column(column).to_owned()).await?;
-            }
-        }
-        Ok(())
+        add_column(manager, "studio_job", "restore_to", string_null("restore_to")).await?;
+        add_column(manager, "studio_job", "deleted", boolean("deleted").default(false).to_owned()).await
     }
+}
+
+/// How many workers broke off with a job.
+struct BrokenOff;
+
+impl MigrationName for BrokenOff {
+    fn name(&self) -> &str {
+        "m0005_broken_off"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for BrokenOff {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        add_column(manager, "studio_job", "broken_off", big_integer("broken_off").default(0).to_owned()).await
+    }
+}
+
+/// A step that broke off may have added it.
+async fn add_column(
+    manager: &SchemaManager<'_>,
+    table: &'static str,
+    name: &str,
+    column: ColumnDef,
+) -> Result<(), DbErr> {
+    if manager.has_column(table, name).await? {
+        return Ok(());
+    }
+    manager.alter_table(Table::alter().table(table).add_column(column).to_owned()).await
 }
 
 async fn index(

@@ -71,6 +71,8 @@ pub struct JobRecord {
     pub run_entries: u64,
     /// Counts the workers that had it: what one writes counts only while it is the last.
     pub attempt: i64,
+    /// How many of them neither came to an end with it nor gave it back.
+    pub broken_off: i64,
     pub lease_until: Timestamp,
     pub cancel_asked: bool,
     /// No worker has anything more to do for it.
@@ -154,6 +156,7 @@ impl JobRecord {
             run: row.run.map(|id| id.parse()).transpose()?,
             run_entries: u64::try_from(row.run_entries)?,
             attempt: row.attempt,
+            broken_off: row.broken_off,
             lease_until: time(row.lease_until_us)?,
             cancel_asked: row.cancel_asked,
             settled: row.settled,

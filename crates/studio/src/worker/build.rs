@@ -28,8 +28,8 @@ use crate::records::{Change, Held, JobRecord, NewPicture};
 use crate::seat::{self, Found};
 use crate::studio::Studio;
 
-/// Workers that may have a job. One that ends them all is not given to another.
-const MOST_ATTEMPTS: i64 = 10;
+/// Workers that may break off with a job. One that ends them all is not given to another.
+const MOST_BROKEN_OFF: i64 = 10;
 /// Before a job that could not be gone on with is tried again, at first and at last.
 const AGAIN: Duration = Duration::from_secs(5);
 const AGAIN_AT_LAST: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ pub(super) async fn build(studio: Studio, job: JobRecord, stop: CancellationToke
         Left::Lost => return warn!("another worker has the job"),
         Left::Stopped => Duration::ZERO,
         Left::Again(reason) => {
-            let rest = again(job.attempt);
+            let rest = again(job.broken_off);
             warn!(reason, ?rest, "the job is left for whoever comes next");
             rest
         }
@@ -87,8 +87,8 @@ pub(super) async fn build(studio: Studio, job: JobRecord, stop: CancellationToke
 }
 
 /// Longer each time: whatever is wrong may take a while to pass.
-fn again(attempt: i64) -> Duration {
-    let doublings = u32::try_from(attempt.clamp(1, 10) - 1).unwrap_or_default();
+fn again(broken_off: i64) -> Duration {
+    let doublings = u32::try_from(broken_off.clamp(0, 10)).unwrap_or_default();
     (AGAIN * 2_u32.pow(doublings)).min(AGAIN_AT_LAST)
 }
 
@@ -149,8 +149,8 @@ impl Work<'_> {
         if self.claim.cancel.is_cancelled() {
             return Ok(Err(End::Cancelled));
         }
-        if job.attempt > MOST_ATTEMPTS {
-            let text = format!("The build was given up after {MOST_ATTEMPTS} attempts. Rebuild to try again.");
+        if job.broken_off >= MOST_BROKEN_OFF {
+            let text = format!("The build was given up after {MOST_BROKEN_OFF} attempts. Rebuild to try again.");
             return Ok(Err(End::Failed(text)));
         }
         let workspaces = self.studio.workspaces();
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_job_that_cannot_be_gone_on_with_rests_longer_each_time_and_never_for_long() {
-        let rests: Vec<u64> = [0, 1, 2, 3, 4, 5, 6, i64::MAX].map(|attempt| again(attempt).as_secs()).into();
-        assert_eq!(rests, [5, 5, 10, 20, 40, 60, 60, 60]);
+        let rests = [0, 1, 2, 3, 4, 5, i64::MAX].map(|broken_off| again(broken_off).as_secs());
+        assert_eq!(rests, [5, 10, 20, 40, 60, 60, 60]);
     }
 }

@@ -49,11 +49,23 @@ impl Copier {
 
     /// Copies what the journal has and the timeline has not. Nothing once another worker has the job.
     pub(super) async fn copy(&mut self) -> Result<(), StudioError> {
-        let entries = self.studio.inner.runs.entries(&self.run, self.copied).await;
-        let entries = entries.map_err(StudioError::unavailable)?;
-        if entries.is_empty() {
-            return Ok(());
+        loop {
+            let entries = self.studio.inner.runs.entries(&self.run, self.copied).await;
+            let entries = entries.map_err(StudioError::unavailable)?;
+            if entries.is_empty() || self.write(entries).await? {
+                return Ok(());
+            }
+            // Another worker has the job; or these were written before, and the answer was lost on its way.
+            let job = self.studio.records().job(&self.job).await?;
+            match job.filter(|job| job.attempt == self.attempt && job.run_entries > self.copied) {
+                Some(job) => self.copied = job.run_entries,
+                None => return Ok(()),
+            }
         }
+    }
+
+    /// False when nothing was written, since others have been.
+    async fn write(&mut self, entries: Vec<Entry>) -> Result<bool, StudioError> {
         let to = self.copied + u64::try_from(entries.len()).unwrap_or(u64::MAX);
         let mut change = Change { run_entries: Some((self.copied, to)), ..Change::default() };
         let mut events = Vec::new();
@@ -74,11 +86,12 @@ impl Copier {
             }
         }
         let copied = self.studio.records().change(&self.job, Held::By(self.attempt), change, events).await?;
-        if copied.is_some() {
-            self.copied = to;
-            self.studio.inner.timeline.caught_up(&self.job).await;
+        if copied.is_none() {
+            return Ok(false);
         }
-        Ok(())
+        self.copied = to;
+        self.studio.inner.timeline.caught_up(&self.job).await;
+        Ok(true)
     }
 
     /// The pictures of a call as the timeline shows them: by where they are.

@@ -31,7 +31,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(60);
 /// Builds what is waiting until told to stop. What is being built then is left as it is, for whoever comes next.
 pub async fn work(studio: Studio, stop: CancellationToken) {
     let settings = studio.inner.settings.clone();
-    let mut builds = JoinSet::new();
+    let (mut builds, mut watches) = (JoinSet::new(), JoinSet::new());
     let mut next_watch = Instant::now() + WATCH_EVERY;
     while !stop.is_cancelled() {
         // Before the look, so that what comes in meanwhile is not missed.
@@ -49,10 +49,11 @@ pub async fn work(studio: Studio, stop: CancellationToken) {
                 }
             }
         }
-        if Instant::now() >= next_watch {
+        while watches.try_join_next().is_some() {}
+        if Instant::now() >= next_watch && watches.is_empty() {
             next_watch = Instant::now() + WATCH_EVERY;
             let studio = studio.clone();
-            builds.spawn(async move { put_to_sleep(&studio).await });
+            watches.spawn(async move { put_to_sleep(&studio).await });
         }
         tokio::select! {
             () = work => {}
@@ -62,6 +63,7 @@ pub async fn work(studio: Studio, stop: CancellationToken) {
         }
     }
     while builds.join_next().await.is_some() {}
+    while watches.join_next().await.is_some() {}
 }
 
 /// What is to be done for a job that was claimed and has ended.
@@ -97,10 +99,14 @@ async fn put_to_sleep(studio: &Studio) {
 mod tests {
     use std::sync::Arc;
 
-    use agent::model::ChoiceError;
+    use agent::approval::Policy;
+    use agent::model::{ChoiceError, Usage};
+    use agent::records::{Entry, Head, RunRecord, RunState};
+    use agent::{Books, Event, Happened, Plan, RunId};
     use async_trait::async_trait;
     use futures::FutureExt as _;
     use sdk::Secret;
+    use serde_json::json;
     use tempfile::TempDir;
     use tools::ToolDispatcher;
     use workspace::events::Observer;
@@ -171,11 +177,85 @@ mod tests {
         job
     }
 
+    async fn nowhere(directory: &TempDir) -> Studio {
+        let url = Secret::from(format!("sqlite://{}", directory.path().join("records.db").display()));
+        Studio::open(&url, Arc::new(Closed), Settings::default()).await.expect("a studio")
+    }
+
+    /// Whoever writes may never hear that it is written.
+    #[tokio::test]
+    async fn a_timeline_goes_on_after_an_answer_was_lost() {
+        let directory = TempDir::new().expect("a directory");
+        let studio = nowhere(&directory).await;
+        let (job, run) = (ending(&studio).await, RunId::new());
+        let head = Head {
+            state: RunState::Running,
+            stop_reason: None,
+            turns: 0,
+            usage: Usage::default(),
+            cost_nanos: 0,
+            seen_at: Timestamp::now(),
+        };
+        let plan = Plan {
+            goal: job.goal.clone(),
+            phases: Vec::new(),
+            model: job.model.clone(),
+            workspace: None,
+            system: String::new(),
+            settings: agent::Settings::default(),
+            policy: Policy::default(),
+            details: json!({}),
+        };
+        let record = RunRecord {
+            id: run.clone(),
+            plan,
+            created_at: Timestamp::now(),
+            head: head.clone(),
+            cancel_asked: false,
+            entries: 0,
+        };
+        studio.inner.runs.begin(&record).await.expect("begun");
+        let said = |seq: u64| Entry {
+            happened: Happened {
+                seq,
+                ts: Timestamp::now(),
+                turn: 1,
+                dropped: 0,
+                event: Event::Message { text: format!("message {seq}") },
+            },
+            change: None,
+        };
+        let append = async |from: u64, to: u64| {
+            let entries: Vec<Entry> = (from + 1..=to).map(said).collect();
+            studio.inner.runs.append(&run, from, &entries, &head).await.expect("written");
+        };
+        let books = Books {
+            records: studio.inner.book.clone(),
+            run: run.clone(),
+            project: "project".to_owned(),
+            job: job.id.to_string(),
+            model: job.model.clone(),
+        };
+        let copier = || copy::Copier::new(&studio, &job.id, job.attempt, books.clone(), 0);
+        append(0, 2).await;
+        copier().copy().await.expect("copied");
+        append(2, 3).await;
+        // This one has not heard of the first two.
+        copier().copy().await.expect("copied");
+        let told = studio.records().events(&job.id, job.events).await.expect("read");
+        let texts: Vec<_> = told.iter().filter_map(|event| event.body["text"].as_str()).collect();
+        assert_eq!(texts, ["message 1", "message 2", "message 3"]);
+        // One whose job another worker has writes nothing.
+        append(3, 4).await;
+        let mut late = copy::Copier::new(&studio, &job.id, job.attempt + 1, books.clone(), 0);
+        late.copy().await.expect("nothing is wrong");
+        assert_eq!(studio.records().events(&job.id, job.events).await.expect("read").len(), 3);
+    }
+
     #[tokio::test]
     async fn a_preview_that_is_woken_at_its_bedtime_stays_awake() {
         let directory = TempDir::new().expect("a directory");
-        let url = Secret::from(format!("sqlite://{}?mode=rwc", directory.path().join("records.db").display()));
-        let studio = Studio::open(&url, Arc::new(Closed), Settings::default()).await.expect("a studio");
+        let studio = nowhere(&directory).await;
         let job = ending(&studio).await;
         let soon = Timestamp::now() + BEDTIME;
         let listed = async || studio.records().ending_before(soon).await.expect("read").len();

@@ -172,7 +172,7 @@ async fn claims(one: &Records, two: &Records) {
             break job;
         }
     };
-    assert_eq!((&again.id, again.attempt), (id, 2));
+    assert_eq!((&again.id, again.attempt, again.broken_off), (id, 2, 1), "the first one broke off");
     assert_eq!(one.renew(id, 1, LEASE).await.expect("asked"), None);
     let late = Change { stage_label: Some("late".into()), ..Change::default() };
     assert!(one.change(id, Held::By(1), late.clone(), vec![body(1)]).await.expect("asked").is_none());
@@ -199,6 +199,7 @@ async fn claims(one: &Records, two: &Records) {
     two.release(id, 2, Duration::ZERO).await.expect("released");
     let third = one.claim(LEASE, None).await.expect("asked").expect("free");
     assert_eq!((&third.id, third.attempt, third.status), (id, 3, Status::Building));
+    assert_eq!(third.broken_off, 1, "the second one gave it back");
     for (id, attempt) in ids.iter().zip([3, 1, 1, 1]) {
         let done = Change { settled: Some(true), ..Change::default() };
         assert!(one.change(id, Held::By(attempt), done, Vec::new()).await.expect("asked").is_some());
@@ -236,7 +237,7 @@ async fn events(one: &Records, two: &Records) {
     let numbers: Vec<u64> = all.iter().filter_map(|event| event.seq).collect();
     assert_eq!(numbers, (1..=802).collect::<Vec<_>>());
     assert_eq!(all[0].body["type"], "job_status");
-    assert_eq!(one.event_counts(&[job.id.clone(), JobId::new()]).await.expect("read"), [(job.id.clone(), 802)]);
+    assert_eq!(one.event_counts(&[job.id.clone(), JobId::new()]).await.expect("read"), [(job.id.clone(), Some(802))]);
 
     let picture = |device: &str| NewPicture {
         id: ScreenshotId::new(),
