@@ -2,8 +2,8 @@
 
 use super::path::split;
 use sdk::Files;
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -13,10 +13,19 @@ const REPEATED: usize = 200;
 const LATEST: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The drafts that exist now.
+/// The drafts that exist now, or may come to.
 #[derive(Default)]
 pub(super) struct Drafts {
-    paths: Mutex<BTreeSet<String>>,
+    paths: Mutex<BTreeMap<String, Word>>,
+}
+
+/// What the sandbox has said of a draft.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// It may be about to make it.
+    None,
+    /// It has answered: if the draft is not there now, it never will be.
+    Given,
 }
 
 impl Drafts {
@@ -28,29 +37,38 @@ impl Drafts {
             end -= 1;
         }
         let draft = format!("{directory}/.{}.{:08x}.part", &name[..end], rand::random::<u32>());
-        self.paths.lock().unwrap_or_else(PoisonError::into_inner).insert(draft.clone());
+        self.paths().insert(draft.clone(), Word::None);
         draft
+    }
+
+    /// The sandbox has answered that it does not take it.
+    pub(super) fn refused(&self, draft: &str) {
+        self.paths().insert(draft.to_owned(), Word::Given);
     }
 
     /// It has its final name.
     pub(super) fn done(&self, draft: &str) {
-        self.paths.lock().unwrap_or_else(PoisonError::into_inner).remove(draft);
+        self.paths().remove(draft);
+    }
+
+    fn paths(&self) -> MutexGuard<'_, BTreeMap<String, Word>> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes what is left. What cannot be removed is named.
     ///
     /// A sandbox may be about to make a file of what it was sent last, so one that is not there is looked for again.
     pub(super) async fn remove_all(&self, files: &Files<'_>) {
-        let mut left = std::mem::take(&mut *self.paths.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut left = std::mem::take(&mut *self.paths());
         let end = Instant::now() + LATEST;
         loop {
             let is_last = Instant::now() >= end;
-            let mut absent = BTreeSet::new();
-            for draft in left {
+            let mut absent = BTreeMap::new();
+            for (draft, word) in left {
                 let removed = match files.exists(&draft).await {
                     Ok(true) => files.remove(&draft).await,
                     Ok(false) => {
-                        absent.insert(draft);
+                        absent.insert(draft, word);
                         continue;
                     }
                     Err(error) => Err(error),
@@ -59,6 +77,7 @@ impl Drafts {
                     eprintln!("sandbar: an incomplete file is left at {draft}: {error}");
                 }
             }
+            absent.retain(|_, word| *word == Word::None);
             if absent.is_empty() || is_last {
                 return;
             }

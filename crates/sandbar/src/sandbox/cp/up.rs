@@ -123,7 +123,11 @@ impl<'a> Up<'a> {
         let content = ReaderStream::with_capacity(file, PIECE).inspect_ok(move |piece| progress.moved(piece.len()));
         let draft = self.drafts.begin(&path);
         let files = self.files();
-        files.write_stream(&draft, content).await?;
+        files.write_stream(&draft, content).await.inspect_err(|error| {
+            if let FileError::NotFound { .. } | FileError::Invalid { .. } | FileError::NoSpace { .. } = error {
+                self.drafts.refused(&draft);
+            }
+        })?;
         if source.executable {
             self.run(Command::exec("chmod", ["755", &draft]), &path).await?;
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is in a tree, byte for byte: each name with its kind, whether it can be run, and what is in it.
 fn content(root: &Path) -> BTreeMap<String, (char, bool, Vec<u8>)> {
@@ -129,6 +129,21 @@ fn a_single_file_goes_where_cp_would_put_it() {
     assert!(cli.fails(2, &["cp", &at("one"), &at("two")]).contains("ID:PATH"));
     assert!(cli.fails(2, &["cp", &format!("{id}:one"), &format!("{id}:two")]).contains("both sides"));
     assert!(!here.path().join("x").exists());
+}
+
+#[test]
+fn a_copy_that_is_refused_says_so_at_once() {
+    let server = Server::start();
+    let cli = cli(&server);
+    let id = create(&cli);
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("plain");
+    std::fs::write(&file, "one\n").expect("written");
+    let begun = Instant::now();
+    let said = cli.fails(1, &["cp", file.to_str().expect("a text path"), &format!("{id}:/etc/hostname/below")]);
+    assert!(said.contains("/etc/hostname"), "{said}");
+    // Whoever only may have left a draft is given three seconds.
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }
 
 #[test]
