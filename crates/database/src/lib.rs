@@ -1,12 +1,14 @@
 //! Databases as all parts keep them: one SQLite file for one machine, Postgres for a team. What is acknowledged is on the disk, and a
 //! file is for its owner's eyes only: there are tokens and the values of variables in it.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::io::Errno;
 use sea_orm::sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 use sea_orm::{ConnectOptions, Database, DatabaseConnection, DbErr};
 use sea_orm_migration::MigratorTrait;
@@ -125,11 +127,17 @@ fn postgres(url: &str) -> ConnectOptions {
 }
 
 /// The files that SQLite keeps beside the database take their permissions from it, and those of an earlier run may still be there.
+///
+/// The file is made without being opened. A process that closes a file loses all locks it has there, and another part of this one may
+/// have it open: without its lock, the next process that closes the file would take the write-ahead log away from under it.
 fn make_private(file: &Path) -> io::Result<()> {
     if let Some(directory) = file.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(directory)?;
     }
-    File::options().append(true).create(true).mode(PRIVATE).open(file)?;
+    match mknodat(CWD, file, FileType::RegularFile, Mode::from_raw_mode(PRIVATE), 0) {
+        Err(error) if error != Errno::EXIST => return Err(error.into()),
+        _ => {}
+    }
     for suffix in ["", "-wal", "-shm"] {
         let mut beside = file.as_os_str().to_owned();
         beside.push(suffix);

@@ -1,0 +1,71 @@
+//! A file that several parts of one process have open, and another process besides.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::Command;
+
+use sea_orm::{ConnectionTrait, DatabaseConnection};
+
+/// Another program that uses SQLite: opens the file, writes, closes it.
+fn another_process(file: &Path, number: u32) {
+    let program = "import sqlite3, sys\nfile = sqlite3.connect(sys.argv[1], timeout=10)\n\
+                   file.execute('INSERT INTO noted VALUES (?)', sys.argv[2:])\nfile.commit()\nfile.close()\n";
+    let done = Command::new("python3").args(["-c", program]).arg(file).arg(number.to_string()).output();
+    let done = done.expect("python3 is there");
+    assert!(done.status.success(), "{done:?}");
+}
+
+async fn note(database: &DatabaseConnection, number: u32) {
+    database.execute_unprepared(&format!("INSERT INTO noted VALUES ({number})")).await.expect("written");
+}
+
+/// What is noted, as whoever opens the file anew sees it.
+fn noted(file: &Path) -> Vec<String> {
+    let program = "import sqlite3, sys\nfile = sqlite3.connect(sys.argv[1], timeout=10)\n\
+                   assert file.execute('PRAGMA integrity_check').fetchall() == [('ok',)]\n\
+                   print(*sorted(row[0] for row in file.execute('SELECT number FROM noted')), sep='\\n')\n";
+    let done = Command::new("python3").args(["-c", program]).arg(file).output().expect("python3 is there");
+    assert!(done.status.success(), "{done:?}");
+    String::from_utf8_lossy(&done.stdout).lines().map(str::to_owned).collect()
+}
+
+/// A process that closes a file looks whether anybody else has it open, and takes the write-ahead log away if nobody does.
+/// Whoever opened and closed the file besides SQLite would have lost the sign that says so, for the whole process.
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_one_process_share_a_file_with_another_process() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("records.sqlite");
+    let url = format!("sqlite://{}", file.display());
+    let one = sandbar_database::connect(&url).await.expect("opened");
+    one.execute_unprepared("CREATE TABLE noted (number INTEGER)").await.expect("made");
+    let two = sandbar_database::connect(&url).await.expect("opened");
+    let readers = sandbar_database::readers(&url, &two).await.expect("opened");
+    note(&one, 1).await;
+    let log = directory.path().join("records.sqlite-wal");
+    let same = std::fs::metadata(&log).expect("a log").ino();
+    another_process(&file, 2);
+    assert_eq!(std::fs::metadata(&log).expect("the log stays").ino(), same, "another log than the one that is open");
+    note(&one, 3).await;
+    note(&two, 4).await;
+    assert_eq!(noted(&file), ["1", "2", "3", "4"]);
+    let refused = readers.execute_unprepared("INSERT INTO noted VALUES (5)").await;
+    assert!(refused.is_err(), "whoever only reads has written");
+}
+
+#[tokio::test]
+async fn a_file_is_its_owner_s_alone_also_one_that_was_open_to_all() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, before) in [("new", None), ("old", Some(0o644))] {
+        let file = directory.path().join("below").join(name);
+        if let Some(mode) = before {
+            std::fs::write(&file, "").expect("written");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("changed");
+        }
+        let database = sandbar_database::open_file(&file).await.expect("opened");
+        database.execute_unprepared("CREATE TABLE noted (number INTEGER)").await.expect("made");
+        for ending in ["", "-wal", "-shm"] {
+            let path = directory.path().join("below").join(format!("{name}{ending}"));
+            assert_eq!(std::fs::metadata(&path).expect("it is there").mode() & 0o777, 0o600, "{}", path.display());
+        }
+    }
+}
