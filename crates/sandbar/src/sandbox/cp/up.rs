@@ -6,7 +6,7 @@ use super::progress::Progress;
 use super::{AT_ONCE, Copied};
 use anyhow::{Context as _, bail};
 use futures::{StreamExt, TryStreamExt, stream};
-use sdk::{Command, Entry, FileError, Files, Sandbox};
+use sdk::{CallError, Command, Entry, FileError, Files, Sandbox};
 use std::fs::Metadata;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -123,11 +123,12 @@ impl<'a> Up<'a> {
         let content = ReaderStream::with_capacity(file, PIECE).inspect_ok(move |piece| progress.moved(piece.len()));
         let draft = self.drafts.begin(&path);
         let files = self.files();
-        files.write_stream(&draft, content).await.inspect_err(|error| {
-            if let FileError::NotFound { .. } | FileError::Invalid { .. } | FileError::NoSpace { .. } = error {
+        let sent = files.write_stream(&draft, content).await.inspect_err(|error| {
+            if is_answer(error) {
                 self.drafts.refused(&draft);
             }
-        })?;
+        });
+        sent.with_context(|| format!("cannot write {path:?}"))?;
         if source.executable {
             self.run(Command::exec("chmod", ["755", &draft]), &path).await?;
         }
@@ -156,6 +157,16 @@ impl<'a> Up<'a> {
             bail!("cannot finish {path:?}: {}", super::super::show::printable(output.stderr_text().trim()));
         }
         Ok(())
+    }
+}
+
+/// Whether it is the sandbox's own word, after which it does nothing more.
+fn is_answer(error: &FileError) -> bool {
+    match error {
+        FileError::NotFound { .. } | FileError::Invalid { .. } | FileError::NoSpace { .. } => true,
+        // Those above come from whoever stands before it.
+        FileError::Call(CallError::Service { status, .. }) => *status == 500,
+        _ => false,
     }
 }
 
