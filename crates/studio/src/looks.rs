@@ -1,6 +1,6 @@
 //! What users see of their projects and jobs. Nothing here wakes or extends a sandbox.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use agent::approval::{Answer, Desk, Reply};
 use jiff::Timestamp;
@@ -84,10 +84,13 @@ impl Studio {
     /// The records cannot be read.
     pub async fn dashboard(&self, user: &User) -> Result<Dashboard, StudioError> {
         let mut records = self.records().ever(&user.id, None).await?;
-        let all = self.booked(None).await?;
+        let now = Timestamp::now();
+        let periods = [Period::ALWAYS, months::this(now)];
+        let statements = self.workspaces().ledger().statements(periods, None, now).await;
+        let [all, month] = statements.map_err(StudioError::unavailable)?;
         let spent = all.by_project();
         let projects = self.projects_with(user, &records, &spent).await?;
-        let usage = self.totals(&records, &all).await?;
+        let usage = self.totals(&records, &all, &month, now).await?;
         records.retain(|job| !job.deleted);
         let models = self.inner.premises.models();
         Ok(Dashboard {
@@ -102,16 +105,20 @@ impl Studio {
     }
 
     /// What a user's jobs have used, and how much of the installation's plans and budgets is.
-    async fn totals(&self, jobs: &[JobRecord], all: &Statement) -> Result<Totals, StudioError> {
-        let now = Timestamp::now();
+    async fn totals(
+        &self,
+        jobs: &[JobRecord],
+        all: &Statement,
+        month: &Statement,
+        now: Timestamp,
+    ) -> Result<Totals, StudioError> {
         let ledger = self.workspaces().ledger();
-        let month = ledger.statement(months::this(now), None, now).await.map_err(StudioError::unavailable)?;
-        let names: Vec<&str> = jobs.iter().map(|job| job.workspace.as_str()).collect();
+        let names: HashSet<&str> = jobs.iter().map(|job| job.workspace.as_str()).collect();
         let sum = |statement: &Statement| {
-            let own = statement.lines.iter().filter(|line| names.contains(&line.project.as_str()));
+            let own = statement.lines.iter().filter(|line| names.contains(line.project.as_str()));
             own.fold(0.0, |sum, line| sum + line.sums.cost.dollars())
         };
-        let mut totals = Totals { total_usd: sum(all), month_usd: sum(&month), ..Totals::default() };
+        let mut totals = Totals { total_usd: sum(all), month_usd: sum(month), ..Totals::default() };
         for meter in ledger.meters(now).await.map_err(StudioError::unavailable)? {
             match &meter.limit {
                 Limit::Budget { project: None, usd, period: BudgetPeriod::Month } => {

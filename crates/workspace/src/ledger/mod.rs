@@ -87,11 +87,11 @@ impl Ledger {
     async fn usage(&self, query: &UsageQuery) -> Result<UsageRows, RecordsError> {
         let mut rows = self.records.usage(query).await?;
         for records in &self.also {
-            let UsageRows { creations, intervals, stored, tokens } = records.usage(query).await?;
+            let UsageRows { creations, intervals, stored, spoken } = records.usage(query).await?;
             rows.creations.extend(creations);
             rows.intervals.extend(intervals);
             rows.stored.extend(stored);
-            rows.tokens.extend(tokens);
+            rows.spoken.extend(spoken);
         }
         Ok(rows)
     }
@@ -106,13 +106,28 @@ impl Ledger {
         project: Option<&str>,
         now: Timestamp,
     ) -> Result<Statement, RecordsError> {
+        let [statement] = self.statements([period], project, now).await?;
+        Ok(statement)
+    }
+
+    /// The same for several periods, read once.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn statements<const N: usize>(
+        &self,
+        periods: [Period; N],
+        project: Option<&str>,
+        now: Timestamp,
+    ) -> Result<[Statement; N], RecordsError> {
+        let earliest = periods.iter().map(|period| period.from).min().unwrap_or(now);
         let query = UsageQuery {
-            since: (period != Period::ALWAYS).then_some(period.from),
+            since: (earliest != Period::ALWAYS.from).then_some(earliest),
             project: project.map(Into::into),
             provider: None,
         };
         let rows = self.usage(&query).await?;
-        Ok(Statement::new(&rows, &self.prices, period, now))
+        Ok(periods.map(|period| Statement::new(&rows, &self.prices, period, now)))
     }
 
     /// How much of each limit is used. Tells nobody.

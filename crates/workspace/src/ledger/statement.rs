@@ -101,13 +101,13 @@ impl Statement {
         for (project, byte_hours) in stored(&rows.stored, period, now) {
             groups.entry((project, None, Source::Objects, None)).or_default().stored += byte_hours;
         }
-        for tokens in rows.tokens.iter().filter(|tokens| within(tokens.at)) {
+        for spoken in rows.spoken.iter().filter(|spoken| within(spoken.at)) {
             let key =
-                (tokens.payer.project.clone(), tokens.payer.job.clone(), Source::Model(tokens.model.clone()), None);
+                (spoken.payer.project.clone(), spoken.payer.job.clone(), Source::Model(spoken.model.clone()), None);
             let sums = groups.entry(key).or_default();
-            sums.input_tokens = sums.input_tokens.saturating_add(tokens.input);
-            sums.output_tokens = sums.output_tokens.saturating_add(tokens.output);
-            sums.cost += tokens.cost;
+            sums.input_tokens = sums.input_tokens.saturating_add(spoken.input);
+            sums.output_tokens = sums.output_tokens.saturating_add(spoken.output);
+            sums.cost += spoken.cost;
         }
         // Priced once all time is together, so that a sandbox in many pieces costs what it costs in one.
         for ((_, _, source, size), sums) in &mut groups {
@@ -189,7 +189,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::records::{Creation, Interval, Payer, Tokens};
+    use crate::records::{Creation, Interval, Payer, Spoken};
 
     const SIZE: Size = Size { cpu_count: 2, memory_mb: 1024, disk_mb: 1024 };
 
@@ -241,8 +241,7 @@ mod tests {
                 Stored { project: "shop".into(), at: at(0), bytes: 1 << 30 },
                 Stored { project: "shop".into(), at: at(3600), bytes: 2 << 30 },
             ],
-            tokens: vec![Tokens {
-                id: Uuid::nil(),
+            spoken: vec![Spoken {
                 at: at(10),
                 payer: payer("shop", Some("j1")),
                 model: "m".into(),

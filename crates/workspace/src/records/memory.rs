@@ -10,9 +10,10 @@ use sdk::SandboxId;
 use uuid::Uuid;
 
 use super::model::{
-    Creation, Health, Interval, Lease, Stored, Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord,
+    Creation, Health, Interval, Lease, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord,
 };
 use super::port::{ChangeError, HealthRecords, LeaseError, Leases, RecordsError, UsageRecords, WorkspaceRecords};
+use crate::ledger::Usd;
 use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Breaker;
 
@@ -240,18 +241,30 @@ impl UsageRecords for MemoryRecords {
                 held.stored.keys().any(|(project, at)| *project == stored.project && *at > stored.at && *at <= since);
             of_project(&stored.project) && !superseded
         };
-        let tokens = held.tokens.iter().filter(|tokens| tokens.at >= since && of_project(&tokens.payer.project));
         let whole = query.provider.is_none();
+        let tokens = held.tokens.iter().filter(|tokens| tokens.at >= since && of_project(&tokens.payer.project));
+        let mut spoken = BTreeMap::new();
+        for Tokens { id: _, at, payer, model, input, output, cost } in tokens.filter(|_| whole) {
+            let hour = at.as_microsecond().div_euclid(Spoken::TOGETHER);
+            let first =
+                || Spoken { at: *at, payer: payer.clone(), model: model.clone(), input: 0, output: 0, cost: Usd::ZERO };
+            let key = (payer.project.clone(), payer.job.clone(), model.clone(), hour);
+            let together = spoken.entry(key).or_insert_with(first);
+            together.at = together.at.min(*at);
+            together.input += input;
+            together.output += output;
+            together.cost += *cost;
+        }
         let mut rows = UsageRows {
             creations: creations.cloned().collect(),
             intervals: intervals.cloned().collect(),
             stored: held.stored.iter().map(level).filter(counts).filter(|_| whole).collect(),
-            tokens: tokens.filter(|_| whole).cloned().collect(),
+            spoken: spoken.into_values().collect(),
         };
         rows.creations.sort_by_key(|creation| (creation.at, creation.id));
         rows.intervals.sort_by_key(|interval| (interval.started_at, interval.sandbox.clone()));
         rows.stored.sort_by_key(|stored| (stored.at, stored.project.clone()));
-        rows.tokens.sort_by_key(|tokens| (tokens.at, tokens.id));
+        rows.spoken.sort_by_key(|spoken| spoken.at);
         Ok(rows)
     }
 

@@ -13,7 +13,7 @@ mod workspaces;
 pub use database::DatabaseRecords;
 pub use memory::MemoryRecords;
 pub use model::{
-    Creation, Health, Interval, Lease, Payer, Size, Stored, Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord,
-    WorkspaceState,
+    Creation, Health, Interval, Lease, Payer, Size, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning,
+    WorkspaceRecord, WorkspaceState,
 };
 pub use port::{ChangeError, HealthRecords, LeaseError, Leases, Records, RecordsError, UsageRecords, WorkspaceRecords};

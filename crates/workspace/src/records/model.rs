@@ -163,6 +163,23 @@ pub struct Tokens {
     pub cost: Usd,
 }
 
+/// What a payer had of a model within an hour, together: a run notes every turn, and nobody wants them one by one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spoken {
+    /// The first time.
+    pub at: Timestamp,
+    pub payer: Payer,
+    pub model: String,
+    pub input: u64,
+    pub output: u64,
+    pub cost: Usd,
+}
+
+impl Spoken {
+    /// So many microseconds are put together. Periods begin and end with an hour.
+    pub(super) const TOGETHER: i64 = 3_600_000_000;
+}
+
 /// Which usage is wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageQuery {
@@ -178,7 +195,7 @@ pub struct UsageRows {
     pub creations: Vec<Creation>,
     pub intervals: Vec<Interval>,
     pub stored: Vec<Stored>,
-    pub tokens: Vec<Tokens>,
+    pub spoken: Vec<Spoken>,
 }
 
 /// Somebody was told that a share of a limit is used. Each is noted once.

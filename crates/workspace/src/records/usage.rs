@@ -9,14 +9,16 @@ use jiff::Timestamp;
 use sdk::SandboxId;
 use sea_orm::sea_query::{CaseStatement, Expr, ExprTrait, OnConflict, Query};
 use sea_orm::{
-    ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder,
+    ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
     TransactionTrait,
 };
 use uuid::Uuid;
 
 use super::database::{DatabaseRecords, cannot};
 use super::entity::{creation, health, interval, stored, tokens, warning};
-use super::model::{Creation, Health, Interval, Payer, Size, Stored, Tokens, UsageQuery, UsageRows, Warning, micros};
+use super::model::{
+    Creation, Health, Interval, Payer, Size, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning, micros,
+};
 use super::port::{HealthRecords, RecordsError, UsageRecords};
 use crate::ledger::Usd;
 use crate::name::ProviderName;
@@ -221,17 +223,30 @@ impl UsageRecords for DatabaseRecords {
         let counts =
             |level: &&stored::Model| latest.get(level.project.as_str()).is_none_or(|&latest| level.at_us >= latest);
         let levels: Result<_, Damage> = levels.iter().filter(counts).map(read_stored).collect();
-        let spoken = tokens::Entity::find()
+        let first = || Expr::col(tokens::Column::AtUs).min();
+        // A sum has another type than what is added up, and not the same on both databases.
+        let sum = |column: tokens::Column| Expr::col(column).sum().cast_as("bigint");
+        let spoken: Vec<SpokenRow> = tokens::Entity::find()
+            .select_only()
+            .column_as(first(), "first")
+            .columns([tokens::Column::Project, tokens::Column::Job, tokens::Column::Model])
+            .column_as(sum(tokens::Column::Input), "all_input")
+            .column_as(sum(tokens::Column::Output), "all_output")
+            .column_as(sum(tokens::Column::CostNanos), "all_cost")
             .filter(tokens::Column::AtUs.gte(since))
             .filter(Condition::all().add_option(project(Expr::col(tokens::Column::Project))))
-            .order_by_asc(tokens::Column::AtUs)
-            .order_by_asc(tokens::Column::Id)
+            .group_by(tokens::Column::Project)
+            .group_by(tokens::Column::Job)
+            .group_by(tokens::Column::Model)
+            .group_by(Expr::col(tokens::Column::AtUs).div(Spoken::TOGETHER))
+            .order_by_asc(first())
+            .into_tuple()
             .all(&self.database)
             .await
             .map_err(cannot("read"))?;
-        let spoken: Result<_, Damage> = spoken.into_iter().map(read_tokens).collect();
+        let spoken: Result<_, Damage> = spoken.into_iter().map(read_spoken).collect();
         rows.stored = levels.map_err(cannot("understand"))?;
-        rows.tokens = spoken.map_err(cannot("understand"))?;
+        rows.spoken = spoken.map_err(cannot("understand"))?;
         Ok(rows)
     }
 
@@ -377,15 +392,17 @@ fn read_stored(row: &stored::Model) -> Result<Stored, Damage> {
     Ok(Stored { project: row.project.clone(), at, bytes: row.bytes.try_into()? })
 }
 
-fn read_tokens(row: tokens::Model) -> Result<Tokens, Damage> {
-    Ok(Tokens {
-        id: row.id.parse()?,
-        at: Timestamp::from_microsecond(row.at_us)?,
-        payer: Payer { project: row.project, job: row.job },
-        model: row.model,
-        input: row.input.try_into()?,
-        output: row.output.try_into()?,
-        cost: Usd::from_nanos(row.cost_nanos.try_into()?),
+/// When, project, job, model, input, output, cost.
+type SpokenRow = (i64, String, Option<String>, String, i64, i64, i64);
+
+fn read_spoken((at, project, job, model, input, output, cost): SpokenRow) -> Result<Spoken, Damage> {
+    Ok(Spoken {
+        at: Timestamp::from_microsecond(at)?,
+        payer: Payer { project, job },
+        model,
+        input: input.try_into()?,
+        output: output.try_into()?,
+        cost: Usd::from_nanos(cost.try_into()?),
     })
 }
 

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use sandbar_workspace::ledger::Usd;
 use sandbar_workspace::provider::Breaker;
 use sandbar_workspace::records::{
-    ChangeError, Creation, Interval, Lease, LeaseError, Payer, Records, Size, Stored, Tokens, UsageQuery, UsageRows,
-    Warning, WorkspaceRecord, WorkspaceState,
+    ChangeError, Creation, Interval, Lease, LeaseError, Payer, Records, Size, Spoken, Stored, Tokens, UsageQuery,
+    UsageRows, Warning, WorkspaceRecord, WorkspaceState,
 };
 use sandbar_workspace::{ProviderName, WorkspaceName};
 use sdk::{SandboxId, Secret};
@@ -284,21 +284,51 @@ async fn usage_is_found_by_time_project_and_provider(Pair { one, two, .. }: Pair
     for _ in 0..2 {
         one.note_tokens(&tokens).await.expect("noted");
     }
+    let spoken = Spoken {
+        at: at(70),
+        payer: payer("shop"),
+        model: "m".into(),
+        input: 1000,
+        output: 20,
+        cost: Usd::from_cents(3),
+    };
     let everything = all(&two).await;
-    assert_eq!((everything.intervals.len(), everything.stored.len(), everything.tokens.len()), (2, 4, 1));
+    assert_eq!((everything.intervals.len(), everything.stored.len(), everything.spoken.len()), (2, 4, 1));
 
     let later = UsageQuery { since: Some(at(55)), ..UsageQuery::default() };
     let rows = two.usage(&later).await.expect("read");
     let levels: Vec<_> = rows.stored.iter().map(|level| (level.at.as_second(), level.bytes)).collect();
     assert_eq!(levels, [(20, 6), (60, 8), (90, 1)], "the last level from before counts on");
-    assert_eq!((rows.intervals, rows.tokens), (vec![local.clone()], vec![tokens]));
+    assert_eq!((rows.intervals, rows.spoken), (vec![local.clone()], vec![spoken.clone()]));
 
     let shop = UsageQuery { project: Some("shop".into()), ..UsageQuery::default() };
     let rows = two.usage(&shop).await.expect("read");
-    assert_eq!((rows.intervals.len(), rows.stored.len(), rows.tokens.len()), (1, 3, 1));
+    assert_eq!((rows.intervals.len(), rows.stored.len(), rows.spoken.len()), (1, 3, 1));
     let of_local = UsageQuery { provider: Some(provider("local")), ..UsageQuery::default() };
     let rows = two.usage(&of_local).await.expect("read");
-    assert_eq!((rows.intervals, rows.stored.len(), rows.tokens.len()), (vec![local], 0, 0));
+    assert_eq!((rows.intervals, rows.stored.len(), rows.spoken.len()), (vec![local], 0, 0));
+
+    // Within an hour together, for each payer and model by itself.
+    let more = |id: u128, second: i64, project: &str, model: &str| Tokens {
+        id: Uuid::from_u128(id),
+        at: at(second),
+        payer: payer(project),
+        model: model.into(),
+        ..tokens.clone()
+    };
+    for tokens in
+        [more(2, 3599, "shop", "m"), more(3, 3600, "shop", "m"), more(4, 80, "blog", "m"), more(5, 90, "shop", "n")]
+    {
+        one.note_tokens(&tokens).await.expect("noted");
+    }
+    let rows = all(&two).await.spoken;
+    let seen: Vec<_> =
+        rows.iter().map(|row| (row.at.as_second(), &*row.payer.project, &*row.model, row.input)).collect();
+    assert_eq!(
+        seen,
+        [(70, "shop", "m", 2000), (80, "blog", "m", 1000), (90, "shop", "n", 1000), (3600, "shop", "m", 1000)]
+    );
+    assert_eq!((rows[0].output, rows[0].cost), (40, Usd::from_cents(6)));
 }
 
 async fn a_warning_is_given_once(Pair { one, two, .. }: Pair) {
