@@ -20,13 +20,12 @@ impl Observer for Studio {
         let noted = async {
             let job = self.records().job_in(&event.workspace).await?.filter(|job| !job.deleted);
             let Some(job) = job else { return Ok(()) };
-            // A preview sleeps again after a while, whatever becomes of whoever wakes it.
-            match event.kind {
-                EventKind::Resumed { .. } => change.sandbox_expires_at = Some(self.awake_until(None)),
-                EventKind::Extended { until, .. } if job.status == Status::Ready => {
-                    change.sandbox_expires_at = Some(self.awake_until(Some(until)));
+            // A preview sleeps again after a while, whatever becomes of whoever woke it.
+            if job.status == Status::Ready && change.sandbox_paused != Some(true) {
+                let ends = change.sandbox_expires_at.flatten();
+                if ends.is_some() || change.sandbox_id.is_some() {
+                    change.sandbox_expires_at = Some(self.awake_until(ends));
                 }
-                _ => {}
             }
             self.change(&job.id, Held::Anybody, change, told.into_iter().collect()).await.map(drop)
         };
@@ -73,7 +72,9 @@ fn translate(kind: &EventKind) -> (Change, Option<Body>) {
         EventKind::Restored { stamp, sandbox, .. } => (seated(sandbox), Some(body::restored(*stamp))),
         EventKind::Paused { .. } => (Change { sandbox_paused: Some(true), ..none() }, Some(body::paused())),
         // That it answers again is told by whoever woke it.
-        EventKind::Resumed { sandbox, .. } => (seated(sandbox), None),
+        EventKind::Resumed { sandbox, until, .. } => {
+            (Change { sandbox_expires_at: Some(Some(*until)), ..seated(sandbox) }, None)
+        }
         EventKind::SandboxLost { .. } => (
             Change { sandbox_paused: Some(false), sandbox_expires_at: Some(None), ..none() },
             Some(body::notice("The sandbox is gone, and nobody here ended it.")),

@@ -76,6 +76,8 @@ impl From<NotWoken> for StudioError {
 /// How long somebody waits for the worker to be done with a job that is ready: it saves the files and pauses.
 const SETTLE: Duration = Duration::from_secs(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// What a resume leaves of its time for giving the workspace back.
+const GIVE_BACK: Duration = Duration::from_secs(3);
 /// For giving a lease back.
 const CLOSE: Duration = Duration::from_secs(20);
 
@@ -170,9 +172,15 @@ impl Studio {
                     let woken = self.inner.tasks.spawn(async move {
                         // Whatever becomes of it, the next who asks begins anew.
                         let under_way = UnderWay { studio: &studio, job: &job.id };
-                        let woken = tokio::time::timeout_at(until, studio.wake(&job)).await;
+                        let woken = tokio::time::timeout_at(until, studio.wake(&job, until)).await;
                         drop(under_way);
-                        woken.unwrap_or(Err(StudioError::SandboxUnreachable)).map_err(Arc::new)
+                        let woken = woken.unwrap_or(Err(StudioError::SandboxUnreachable));
+                        if let Err(StudioError::SandboxUnreachable) = woken {
+                            let (studio, id) = (studio.clone(), job.id.clone());
+                            let tasks = studio.inner.tasks.clone();
+                            tasks.spawn(async move { studio.note_if_awake(&id).await });
+                        }
+                        woken.map_err(Arc::new)
                     });
                     let joined = async move {
                         woken.await.unwrap_or_else(|error| Err(Arc::new(StudioError::unavailable(error))))
@@ -183,7 +191,9 @@ impl Studio {
                 }
             }
         };
-        resuming.await.map_err(|error| match &*error {
+        // Whoever joins may have come earlier than the one who began.
+        let resumed = tokio::time::timeout_at(until, resuming).await.map_err(|_| StudioError::SandboxUnreachable)?;
+        resumed.map_err(|error| match &*error {
             StudioError::SandboxExpired => StudioError::SandboxExpired,
             StudioError::SandboxUnreachable => StudioError::SandboxUnreachable,
             StudioError::NotFound => StudioError::NotFound,
@@ -192,10 +202,11 @@ impl Studio {
         })
     }
 
-    /// Two attempts.
-    async fn wake(&self, job: &JobRecord) -> Result<Resumed, StudioError> {
+    /// Two attempts, which leave time to give the workspace back before `until`.
+    async fn wake(&self, job: &JobRecord, until: Instant) -> Result<Resumed, StudioError> {
         let settings = &self.inner.settings;
-        let ready_by = Instant::now() + settings.resume;
+        let latest = until - settings.resume_again.min(GIVE_BACK);
+        let ready_by = latest.min(Instant::now() + settings.resume);
         let _turn = self.turn(&job.id).await;
         let first = match self.try_to_wake(job, ready_by).await {
             Ok(resumed) => return Ok(resumed),
@@ -204,7 +215,7 @@ impl Studio {
         };
         warn!(job = %job.id, reason = first, "a preview did not wake; once more");
         tokio::time::sleep(settings.resume_again).await;
-        let ready_by = ready_by.max(Instant::now() + settings.resume_more);
+        let ready_by = latest.min(ready_by.max(Instant::now() + settings.resume_more));
         self.try_to_wake(job, ready_by).await.map_err(|error| match error {
             NotWoken::ForGood(error) => error,
             NotWoken::ForNow(reason) => {
@@ -243,7 +254,7 @@ impl Studio {
         if let Some(port) = job.preview_port {
             // One that ran may have lost its server; one that is still starting is waited for.
             if seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
-                workspace.serve(None).await.map_err(|error| NotWoken::ForNow(chain(&error)))?;
+                workspace.serve_again().await.map_err(|error| NotWoken::ForNow(chain(&error)))?;
             }
             while seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
                 tokio::time::sleep(LOOK_AGAIN).await;
@@ -265,6 +276,36 @@ impl Studio {
         ];
         self.change(&job.id, Held::Anybody, change, told).await.map_err(|error| NotWoken::ForNow(chain(&error)))?;
         Ok(Resumed { preview_url, sandbox_id })
+    }
+
+    /// After a resume that came to nothing: whoever was asked to wake the sandbox may have done so when nobody waited any more.
+    async fn note_if_awake(&self, id: &JobId) {
+        let noted = async {
+            let _turn = self.turn(id).await;
+            let job = self.records().job(id).await?.filter(|job| job.sandbox_paused && !job.deleted);
+            let Some(job) = job else { return Ok(()) };
+            // Whoever else has the workspace knows better.
+            let Ok(workspace) = self.workspaces().open(&job.workspace).await else { return Ok(()) };
+            let noted = match seat::look(self.workspaces(), &job.workspace).await {
+                Found::Running { ends_at, .. } => {
+                    let change = Change {
+                        sandbox_paused: Some(false),
+                        sandbox_expires_at: Some(self.awake_until(ends_at)),
+                        ..Change::default()
+                    };
+                    let told =
+                        vec![body::status(job.status, &job.stage_label, false, job.preview_url.as_deref(), None)];
+                    self.change(id, Held::Anybody, change, told).await.map(drop)
+                }
+                _ => Ok(()),
+            };
+            close(&workspace).await;
+            noted
+        };
+        let noted: Result<(), StudioError> = noted.await;
+        if let Err(error) = noted {
+            warn!(job = %id, error = %chain(&error), "a preview may be awake that is said to sleep");
+        }
     }
 
     /// When a preview that is awake now sleeps again: workspaces give a sandbox all the life there is, for people who work

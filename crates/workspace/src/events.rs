@@ -107,9 +107,10 @@ pub enum EventKind {
     Paused {
         sandbox: String,
     },
-    /// It runs again; what is declared to run in it may still be starting.
+    /// It runs again, until then; what is declared to run in it may still be starting.
     Resumed {
         sandbox: String,
+        until: Timestamp,
         took: Duration,
     },
     /// The provider has it no more, and nobody here ended it.

@@ -255,7 +255,7 @@ impl Records {
         // One that waits begins; the others are taken up where they are.
         let begun = next(Status::Queued, Step::Claimed).map_err(cannot("claim from"))?;
         let waits = || job::Column::Status.eq(Status::Queued.as_str());
-        // Whoever gives a job back leaves no lease behind.
+        // Whoever gives a job back for another to have at once leaves no lease behind.
         let left = Expr::case(job::Column::LeaseUntilUs.gt(0), 1).finally(0);
         let label = Expr::case(waits(), begun.label()).finally(Expr::col(job::Column::StageLabel));
         let begun = Expr::case(waits(), begun.as_str()).finally(Expr::col(job::Column::Status));

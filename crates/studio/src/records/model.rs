@@ -71,7 +71,7 @@ pub struct JobRecord {
     pub run_entries: u64,
     /// Counts the workers that had it: what one writes counts only while it is the last.
     pub attempt: i64,
-    /// How many of them neither came to an end with it nor gave it back.
+    /// How many of them neither came to an end with it nor gave it back for another to have at once.
     pub broken_off: i64,
     pub lease_until: Timestamp,
     pub cancel_asked: bool,

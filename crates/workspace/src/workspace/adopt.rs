@@ -62,6 +62,17 @@ impl Core {
         Ok(Some(ready))
     }
 
+    /// Sees to it that what is declared runs, or else what shows the project. Nothing is installed, and what is starting goes on.
+    pub(super) async fn serve_again(&self) -> Result<Option<Ready>, WorkspaceError> {
+        let Some(server) = self.dev_server() else { return self.serve(None).await };
+        let turn = self.turn().await;
+        let Attached { sandbox, .. } = self.awake(&turn).await?;
+        let ready = devserver::start(&sandbox, &server, Start::Plain).await?;
+        let url = sandbox.url(ready.port);
+        self.tell(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;
+        Ok(Some(ready))
+    }
+
     /// What the project's files speak of is declared, where nothing is.
     pub(super) async fn declare_found(&self, turn: &Turn<'_>, sandbox: &Sandbox) -> Result<(), ChangeError> {
         if self.dev_server().is_some() {

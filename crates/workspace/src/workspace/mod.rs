@@ -271,6 +271,15 @@ impl Workspace {
         self.held.core.serve(server).await
     }
 
+    /// Starts the declared dev server where it does not run, and returns when it answers. One that is starting is waited for. Where
+    /// none is declared, as [`Workspace::serve`].
+    ///
+    /// # Errors
+    /// When nobody can work now, or it does not answer.
+    pub async fn serve_again(&self) -> Result<Option<Ready>, WorkspaceError> {
+        self.held.core.serve_again().await
+    }
+
     /// Saves the files, ends the sandbox and forgets the workspace. Its snapshots stay, and creating a workspace of the same
     /// name brings the newest back. The snapshot that was taken is returned.
     ///

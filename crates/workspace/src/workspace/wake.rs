@@ -133,7 +133,7 @@ impl Core {
                     });
                     changed.await.map_err(|error| self.failed(error))?;
                     self.open_interval(place, &run).await;
-                    self.tell(EventKind::Resumed { sandbox: place.sandbox.to_string(), took: Duration::ZERO }).await;
+                    self.tell_resumed(place, &run, Duration::ZERO).await;
                 }
                 self.attach(sandbox, remaining);
                 if let Err(Unavailable::OverBudget { workspace, limit }) = self.within_budget().await {
@@ -173,7 +173,7 @@ impl Core {
         reach(Point::ResumeNoted).await;
         self.open_interval(place, &run).await;
         // Before its services, which may take long or never answer: it runs and costs, whatever becomes of them.
-        self.tell(EventKind::Resumed { sandbox: place.sandbox.to_string(), took: started.elapsed() }).await;
+        self.tell_resumed(place, &run, started.elapsed()).await;
         if let Err(error) = devserver::end_leftovers(&sandbox).await {
             warn!(workspace = %self.name, error = %chain(&error), "left-over processes may still run");
         }
@@ -182,6 +182,11 @@ impl Core {
         self.let_live(turn, place).await;
         info!(workspace = %self.name, sandbox = %place, took = ?started.elapsed(), "resumed");
         Ok(())
+    }
+
+    async fn tell_resumed(&self, place: &Place, run: &Run, took: Duration) {
+        let (sandbox, until) = (place.sandbox.to_string(), run.ends_at);
+        self.tell(EventKind::Resumed { sandbox, until, took }).await;
     }
 
     /// Gives a resumed sandbox the life of any other. Nobody may come by to extend it before its hour is over.

@@ -2,7 +2,8 @@
 #
 # Arguments: the directory to start it in, port, path, seconds to wait, what this very server is known by, its log, the host
 # that the world knows it by, the script that runs it, its command.
-# Exit status: 0 it answers, 30 it ended, 31 it does not answer, 32 another or a dumb one runs: end it first. The first line
+# Exit status: 0 it answers, 30 it ended, 31 it does not answer, 32 another or a dumb one runs: end it first. One that has been
+# starting for less than the seconds to wait is not dumb yet, and is waited for. The first line
 # says `started`, `already` or the status it ended with; after 30 and 31 the end of the log follows.
 directory=$1 port=$2 path=$3 patience=$4 digest=$5 log=$6 host=$7 serve=$8 command=$9
 mark=SANDBAR_TASK=devserver
@@ -19,9 +20,27 @@ asks() (
 )
 answers() { asks 127.0.0.1 || asks ::1; }
 
+# Seconds since this very server was started; fails when it does not run.
+age() {
+  local environ stat fields oldest= now
+  for environ in $(grep -lsz -- "^$mark:$digest" /proc/[0-9]*/environ); do
+    stat=$(<"${environ%environ}stat") 2>/dev/null || continue
+    # After the name in parentheses, which may have anything in it.
+    read -ra fields <<<"${stat##*) }"
+    [[ -n $oldest ]] && (( oldest <= fields[19] )) || oldest=${fields[19]}
+  done
+  [[ -n $oldest ]] || return 1
+  read -r now _ </proc/uptime
+  echo $(( ${now%.*} - oldest / $(getconf CLK_TCK 2>/dev/null || echo 100) ))
+}
+
 # One that somebody else has started serves as well.
 if grep -qsz -- "^$mark" /proc/[0-9]*/environ; then
-  if grep -qsz -- "^$mark:$digest" /proc/[0-9]*/environ && answers; then echo already; exit 0; fi
+  while old=$(age); do
+    if answers; then echo already; exit 0; fi
+    (( old < patience )) || break
+    sleep 0.2
+  done
   exit 32
 elif answers; then
   echo already
