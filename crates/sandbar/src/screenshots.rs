@@ -4,14 +4,12 @@ use crate::config::Config;
 use async_trait::async_trait;
 use browser::store::{Occasion, Place, ScreenshotStore, StoreConfig};
 use browser::{Browser, BrowserConfig, CaptureRequest, Origin, Upstream};
-use http::{HeaderMap, HeaderName, HeaderValue};
-use sdk::{Connect, Sandbox, Secret};
+use http::Uri;
+use http::header::HOST;
+use sdk::{Connect, PortRoute, Sandbox};
 use std::sync::{Arc, OnceLock};
 use tools::{Capture, CaptureError, Screenshots, Shot, Shots};
 
-const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
-const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
-const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
 /// What an edge answers when nobody listens on a port.
 const NOBODY_THERE: u16 = 502;
 
@@ -129,39 +127,23 @@ fn is_of_the_edge(shot: &browser::Shot, sandbox: &Sandbox) -> bool {
 /// The origin of a port as a page sees it, and how it is reached.
 fn address(sandbox: &Sandbox, port: u16) -> Result<(Origin, Upstream), CaptureError> {
     let unusable = |what: &str| CaptureError::Failed(format!("the sandbox's address cannot be used: {what}"));
-    let client = sandbox.client();
-    let mut headers = HeaderMap::new();
-    if let Some(token) = sandbox.traffic_token() {
-        headers.insert(TRAFFIC_TOKEN, secret(token).ok_or_else(|| unusable("its traffic token is no header"))?);
-    }
-    let one_edge = client.sandbox_url().filter(|url| url.scheme() == "http");
-    let (origin, address) = if let Some(edge) = one_edge {
-        // Every name below localhost is this machine's and a secure context; the edge goes by the headers.
-        let id = sandbox.id();
-        let edge_port = edge.port_or_known_default().unwrap_or(80);
-        let host = edge.host_str().ok_or_else(|| unusable("the sandbox URL has no host"))?;
-        headers.insert(SANDBOX_ID, HeaderValue::from_str(id.as_str()).map_err(|_| unusable("its id is no header"))?);
-        headers.insert(SANDBOX_PORT, HeaderValue::from(port));
-        (format!("http://{port}-{id}.localhost:{edge_port}"), format!("{host}:{edge_port}"))
+    let PortRoute { url, mut headers } = sandbox.route(port);
+    // The browser names the host of the origin.
+    headers.remove(HOST);
+    let route: Uri = url.parse().map_err(|_| unusable("it is no URL"))?;
+    let host = route.host().ok_or_else(|| unusable("it has no host"))?;
+    let (origin, address) = if route.scheme_str() == Some("http") {
+        let edge = route.port_u16().unwrap_or(80);
+        // Where the edge goes by headers, any name does; every one below localhost is a secure context.
+        let by_headers = || format!("http://{port}-{}.localhost:{edge}", sandbox.id());
+        let origin = sandbox.client().sandbox_url().map_or_else(|| sandbox.url(port), |_| by_headers());
+        (origin, format!("{host}:{edge}"))
     } else {
-        let (origin, host) = (sandbox.url(port), sandbox.host(port));
-        let usual = if origin.starts_with("http:") { 80 } else { 443 };
-        let address = match host.rsplit_once(':') {
-            // Everything below localhost is this machine, which not every system's resolver knows.
-            Some((name, edge)) if name.ends_with(".localhost") => format!("127.0.0.1:{edge}"),
-            Some(_) => host.clone(),
-            None => format!("{host}:{usual}"),
-        };
-        (origin, address)
+        let host = sandbox.host(port);
+        (sandbox.url(port), if host.contains(':') { host } else { format!("{host}:443") })
     };
     let origin = origin.parse().map_err(|error: browser::InvalidOrigin| unusable(&error.to_string()))?;
     Ok((origin, Upstream { headers, ..Upstream::new(address) }))
-}
-
-fn secret(token: &Secret) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(token.expose()).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 /// What the browser says, in the tools' words.

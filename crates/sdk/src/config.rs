@@ -107,7 +107,10 @@ impl Endpoints {
     /// The public URL of a port. A service without TLS has none for its ports either, unless they are at the port that `https` means.
     pub(crate) fn port_url(&self, id: &SandboxId, domain: Option<&str>, port: u16) -> String {
         let host = self.host(id, domain, port);
-        let plain = host.contains(':') || self.is_plain(domain.unwrap_or(&self.domain));
+        let plain = match host.rsplit_once(':') {
+            Some((_, port)) => port != "443",
+            None => self.is_plain(domain.unwrap_or(&self.domain)),
+        };
         let scheme = if plain && self.api_url.scheme() == "http" { "http" } else { "https" };
         format!("{scheme}://{host}")
     }
@@ -183,6 +186,7 @@ mod tests {
             ("http://127.0.0.1:80", "localhost", "http://3000-iabc.localhost"),
             ("http://127.0.0.1:4980", "box.example:4980", "http://3000-iabc.box.example:4980"),
             ("http://127.0.0.1:443", "box.example", "https://3000-iabc.box.example"),
+            ("http://127.0.0.1:4980", "box.example:443", "https://3000-iabc.box.example:443"),
         ] {
             let endpoints = Endpoints::new("e2b_00".into(), Some(api_url), None, None, None).expect("valid options");
             assert_eq!(endpoints.port_url(&id, Some(domain), 3000), expected, "{api_url}");

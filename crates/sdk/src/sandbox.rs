@@ -27,6 +27,7 @@ pub struct Sandbox {
 /// Where requests for a port of a sandbox are sent, and the headers that lead them there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortRoute {
+    /// Paths are appended to it.
     pub url: String,
     /// With the sandbox's traffic token, if it has one.
     pub headers: HeaderMap,
@@ -119,13 +120,13 @@ impl Sandbox {
         self.client.shared().endpoints.host(&self.parts.id, self.parts.domain.as_deref(), port)
     }
 
-    /// The public URL of one of its ports, for browsers and people. Programs may not be able to resolve its name, or to trust its
-    /// certificate, where the server is a local one: [`Sandbox::route`] is for them.
+    /// The public URL of one of its ports, for browsers and people; paths are appended to it. A program may not be able to resolve
+    /// its name where the server is a local one: [`Sandbox::route`] is for programs.
     pub fn url(&self, port: u16) -> String {
         self.client.shared().endpoints.port_url(&self.parts.id, self.parts.domain.as_deref(), port)
     }
 
-    /// How this program reaches one of its ports.
+    /// How this program reaches one of its ports: through the sandbox URL that the client was given, if it was, and else by name.
     pub fn route(&self, port: u16) -> PortRoute {
         let mut headers = HeaderMap::new();
         if let Some(mut token) = self.traffic_token().and_then(|token| HeaderValue::from_str(token.expose()).ok()) {
@@ -135,7 +136,7 @@ impl Sandbox {
         if let (Some(edge), Ok(id)) = (self.client.sandbox_url(), HeaderValue::from_str(self.parts.id.as_str())) {
             headers.insert(SANDBOX_ID, id);
             headers.insert(SANDBOX_PORT, HeaderValue::from(port));
-            return PortRoute { url: edge.to_string(), headers };
+            return PortRoute { url: edge.as_str().trim_end_matches('/').to_owned(), headers };
         }
         let url = self.url(port);
         // Everything below localhost is this machine, which not every system's resolver knows.

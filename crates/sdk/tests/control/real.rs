@@ -7,8 +7,8 @@ use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use sandbar_sdk::model::{PauseMode, SandboxState};
 use sandbar_sdk::{
-    CallError, Client, Connect, Create, CreateError, ListQuery, LogQuery, Order, Pause, PauseOutcome, Resume,
-    SandboxError, SandboxId, TimeRange,
+    CallError, Client, Connect, Create, CreateError, ListQuery, LogQuery, Order, Pause, PauseOutcome, PortRoute,
+    Resume, SandboxError, SandboxId, TimeRange,
 };
 
 use testing::Server;
@@ -45,6 +45,29 @@ async fn a_sandbox_is_created_looked_at_and_killed() {
     let error = sandbox.info().await.expect_err("it is gone");
     assert!(matches!(&error, SandboxError::NotFound { id } if id == sandbox.id()), "{error:?}");
     assert!(error.to_string().contains(sandbox.id().as_str()));
+}
+
+#[tokio::test]
+async fn a_port_is_reached_by_headers_and_by_name() {
+    let server = Server::shared(&[]);
+    let sandbox = server.client().create(marked("routes")).await.expect("a sandbox");
+    let _serving = sandbox.commands().start("cd /etc && exec python3 -m http.server 8000").await.expect("it starts");
+    let plain = Client::builder().ignore_environment().api_key(server.key()).api_url(server.url());
+    let plain = plain.build().expect("a client");
+    let by_name = plain.attach(&sandbox.info().await.expect("it exists")).expect("it runs");
+    let port = server.address().rsplit(':').next().expect("a port");
+    assert_eq!(by_name.url(8000), format!("http://8000-{}.localhost:{port}", sandbox.id()));
+    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    for sandbox in [&sandbox, &by_name] {
+        let PortRoute { url, headers } = sandbox.route(8000);
+        let asked = || async {
+            let answer = http.get(format!("{url}/hostname")).headers(headers.clone()).send().await.ok()?;
+            if answer.status() == 200 { answer.text().await.ok() } else { None }
+        };
+        let told = testing::eventually_async(format!("{url} answers"), Duration::from_secs(30), asked).await;
+        assert_eq!(told.trim(), sandbox.id().as_str());
+    }
+    sandbox.kill().await.expect("it ends");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use super::drafts::Drafts;
 use super::path::{absolute, join, local_name, means_content};
 use super::progress::Progress;
 use super::{AT_ONCE, Copied};
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use futures::{StreamExt, TryStreamExt, stream};
 use sdk::{CallError, Command, Entry, FileError, Files, Sandbox};
 use std::fs::Metadata;
@@ -128,7 +128,8 @@ impl<'a> Up<'a> {
                 self.drafts.refused(&draft);
             }
         });
-        sent.with_context(|| format!("cannot write {path:?}"))?;
+        // Nobody knows the draft's name.
+        sent.map_err(|error| anyhow!(format!("{:#}", anyhow::Error::new(error)).replace(&draft, &path)))?;
         if source.executable {
             self.run(Command::exec("chmod", ["755", &draft]), &path).await?;
         }
