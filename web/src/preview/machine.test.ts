@@ -104,12 +104,14 @@ test("a lost connection during a resume can be tried again", () => {
 
 test("what the server says against a resume can be read, and the resume be tried again", () => {
   const denied = next(resuming(), { type: "resume_denied", message: "Too many requests." });
-  assert.deepEqual(denied, { kind: "error", message: "Too many requests.", next: "resume", about: "paused" });
+  assert.deepEqual(denied, { kind: "error", message: "Too many requests.", next: "resume", about: ["paused", "starting"] });
   assert.equal(next(denied, checked("paused")), denied);
   assert.deepEqual(next(denied, { type: "resume" }), { kind: "resuming" });
   assert.deepEqual(next(denied, checked("active", URL_A)), { kind: "loading", url: URL_A, load: 1 });
   assert.deepEqual(next(denied, checked("expired")), { kind: "expired" });
-  assert.equal(next(denied, checked("starting")).kind, "checking");
+  // Also where the app did not answer: what the server said is still true.
+  assert.equal(next(denied, checked("starting")), denied);
+  assert.equal(next(denied, restoring).kind, "checking");
   assert.deepEqual(next({ kind: "paused" }, { type: "resume_denied", message: "m" }), { kind: "paused" });
 });
 
@@ -138,7 +140,7 @@ test("a restart of the app does not take the frame away", () => {
 });
 
 test("an app that does not answer for long can be resumed", () => {
-  assert.deepEqual(silent(), { kind: "error", message: "The app doesn't answer.", next: "resume", about: "starting" });
+  assert.deepEqual(silent(), { kind: "error", message: "The app doesn't answer.", next: "resume", about: ["starting"] });
   assert.deepEqual(next(silent(), { type: "resume" }), { kind: "resuming" });
   // A look that says the same again does not begin anew; one that says something else is believed.
   for (const same of [checked("starting"), { type: "start_late" }, { type: "check_failed", message: "m" }] as const) {

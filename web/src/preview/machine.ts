@@ -9,7 +9,7 @@
 // Invariants: a frame that is loaded is not touched because its sandbox falls asleep or is out of reach; while a resume is under way
 // nothing but its own end moves the pane; every state but `checking` and `resuming` names what a person can do next.
 
-import type { PreviewCheck, Status } from "../wire";
+import type { PreviewCheck, PreviewState, Status } from "../wire";
 
 export type Failure = "sandbox_expired" | "sandbox_unreachable";
 
@@ -25,7 +25,7 @@ export type Preview =
   | { kind: "resume_failed"; failure: Failure }
   | { kind: "error"; message: string; next: "retry" | "rebuild" | "nothing" }
   /** Stays while looks say what it is about. */
-  | { kind: "error"; message: string; next: "resume"; about: "starting" | "paused" };
+  | { kind: "error"; message: string; next: "resume"; about: readonly PreviewState[] };
 
 export type Kind = Preview["kind"];
 
@@ -95,7 +95,7 @@ export function next(state: Preview, event: Happening): Preview {
         : state;
     case "start_late":
       return state.kind === "checking" && state.unanswered
-        ? { kind: "error", message: TEXT.silent, next: "resume", about: "starting" }
+        ? { kind: "error", message: TEXT.silent, next: "resume", about: ["starting"] }
         : state;
     case "resume":
       return canResume(state) ? { kind: "resuming" } : state;
@@ -105,7 +105,7 @@ export function next(state: Preview, event: Happening): Preview {
     case "resume_refused":
       return state.kind === "resuming" ? { kind: "resume_failed", failure: event.failure } : state;
     case "resume_denied":
-      return state.kind === "resuming" ? { kind: "error", message: event.message, next: "resume", about: "paused" } : state;
+      return state.kind === "resuming" ? { kind: "error", message: event.message, next: "resume", about: ["paused", "starting"] } : state;
     case "resume_lost":
       return state.kind === "resuming" ? { kind: "error", message: event.message, next: "retry" } : state;
   }
@@ -151,7 +151,7 @@ function outlasts(state: Preview, check: PreviewCheck): boolean {
       // The app restarts, or nobody knows: neither says anything against the page that is there.
       return check.state === "starting" || check.state === "unreachable";
     case "error":
-      return state.next === "resume" && state.about === check.state && !check.reason;
+      return state.next === "resume" && state.about.includes(check.state) && !check.reason;
     default:
       return false;
   }

@@ -94,7 +94,7 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
   // The dashboard's "Resume preview" leads here. The machine resumes from `paused`, so the look comes first. Whatever it finds, the
   // wish is over then: a preview that was awake and falls asleep later is not woken by it.
   useEffect(() => {
-    if (state.kind === "checking" || state.kind === "error") return;
+    if (state.kind === "checking" || (state.kind === "error" && state.next === "retry")) return;
     if (takeWantedResume(job) && state.kind === "paused") resume();
   }, [state.kind, job, resume]);
 
