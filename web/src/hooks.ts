@@ -58,6 +58,17 @@ export function usePoll(action: () => Promise<void>, everyMs: number | null): vo
   }, [everyMs]);
 }
 
+/** How often something was looked at again, after it was not. */
+export function useReturns(visible: boolean): number {
+  const [returns, setReturns] = useState(0);
+  const before = useRef(visible);
+  useEffect(() => {
+    if (visible && !before.current) setReturns((count) => count + 1);
+    before.current = visible;
+  }, [visible]);
+  return returns;
+}
+
 export type Loaded<T> = { state: "loading" } | { state: "loaded"; value: T } | { state: "failed"; message: string; missing: boolean };
 
 /**

@@ -89,7 +89,7 @@ export function BuildPage({ id }: { id: string }) {
   const tabs: Tab<TabName>[] = [
     ...(wide ? [] : [{ name: "timeline", title: "Timeline", panel: view } as const]),
     { name: "preview", title: "Preview", panel: <PreviewPane control={preview} status={job.status} onRebuild={rebuild} onAnnounce={announce} /> },
-    { name: "files", title: "Files", panel: <FilesPanel job={id} version={version} onRestore={restore} /> },
+    { name: "files", title: "Files", panel: <FilesPanel job={id} version={version} visible={tab === "files"} onRestore={restore} /> },
     { name: "screenshots", title: "Screenshots", panel: <ScreenshotsPanel job={id} version={version} /> },
     { name: "terminal", title: "Terminal", panel: <TerminalPanel job={id} {...terminal(job, preview.state.kind, () => { setTab("preview"); preview.resume(); })} /> },
     { name: "usage", title: "Usage", panel: <UsagePanel job={id} version={version} context={timeline.context} /> },

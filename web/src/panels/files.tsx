@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { api, ApiError } from "../api";
 import { bytes, moment } from "../format";
-import { useLoaded } from "../hooks";
+import { useLoaded, useReturns } from "../hooks";
 import { DiffLines } from "../parts/diff-lines";
 import { Icon } from "../parts/icon";
 import { Problem, Waiting } from "../parts/spinner";
@@ -17,10 +17,16 @@ interface Props {
   job: string;
   /** Grows when files may have changed, so that they are read anew. */
   version: number;
+  /** Whether the panel is looked at. What is done in the terminal no timeline tells, so that every return reads anew. */
+  visible: boolean;
   onRestore: (snapshot: Snapshot) => void;
 }
 
-export function FilesPanel({ job, version, onRestore }: Props) {
+export function FilesPanel({ job, version: told, visible, onRestore }: Props) {
+  const returns = useReturns(visible);
+  const [refreshes, setRefreshes] = useState(0);
+  // Each of them only grows, so that their sum is another whenever one of them is.
+  const version = told + returns + refreshes;
   const [snapshots] = useLoaded(job, () => api.snapshots(job), version);
   const [shown, setShown] = useState(NOW);
   const [against, setAgainst] = useState(NOTHING);
@@ -49,6 +55,9 @@ export function FilesPanel({ job, version, onRestore }: Props) {
           </select>
         </label>
         {chosen && <button type="button" class="button small" onClick={() => onRestore(chosen)}>Go back to this</button>}
+        <button type="button" class="button quiet icon-only" onClick={() => setRefreshes(refreshes + 1)} aria-label="Refresh the files" title="Refresh">
+          <Icon name="reload" />
+        </button>
       </div>
       <div class="files-body">
         <nav class="tree" aria-label="Files">
