@@ -1,12 +1,13 @@
 // The files of a build, as they are now or as a snapshot has them, and what changed between two of these. Reading wakes nothing.
 
 import { useState } from "preact/hooks";
-import { api, ApiError } from "../api";
+import { api, isMissing } from "../api";
 import { bytes, moment } from "../format";
 import { useLoaded, useReturns } from "../hooks";
 import { DiffLines } from "../parts/diff-lines";
 import { Icon } from "../parts/icon";
 import { Problem, Waiting } from "../parts/spinner";
+import { identity, marked, type Mark } from "./listing";
 import type { FileEntry, FileText, Snapshot } from "../wire";
 
 /** What the lists say for "as they are now"; a snapshot's key is never empty. */
@@ -35,7 +36,10 @@ export function FilesPanel({ job, version: told, visible, onRestore }: Props) {
   const chosen = known.find((each) => each.key === shown);
   // Changes are read from the older to the newer, whichever was chosen first; "now" is the newest of all.
   const place = (key: string) => known.findIndex((each) => each.key === key);
-  const [older, newer] = place(against) > place(shown) ? [against, shown] : [shown, against];
+  const otherIs = place(against) > place(shown) ? "older" : "newer";
+  const [older, newer] = otherIs === "older" ? [against, shown] : [shown, against];
+  const compared = against !== NOTHING && against !== shown;
+  const other = compared ? { snapshot: against || null, is: otherIs } as const : null;
   return (
     <div class="files">
       <div class="files-head">
@@ -61,12 +65,12 @@ export function FilesPanel({ job, version: told, visible, onRestore }: Props) {
       </div>
       <div class="files-body">
         <nav class="tree" aria-label="Files">
-          <Folder job={job} path="" snapshot={shown || null} version={version} current={path} onOpen={setPath} />
+          <Folder job={job} path="" snapshot={shown || null} other={other} version={version} current={path} onOpen={setPath} />
         </nav>
         <div class="file">
           {path === null ? (
             <div class="empty"><p>Choose a file to read it. With "Compare with" you see what changed since a snapshot.</p></div>
-          ) : against === NOTHING || against === shown ? (
+          ) : !compared ? (
             <Content key={`${path}@${shown}`} job={job} path={path} snapshot={shown || null} version={version} />
           ) : (
             <Comparison key={`${path}@${older}..${newer}`} job={job} path={path} before={older || null} after={newer || null} version={version} />
@@ -85,40 +89,51 @@ interface FolderProps {
   job: string;
   path: string;
   snapshot: string | null;
+  /** The state that is compared with, if any. */
+  other: { snapshot: string | null; is: "older" | "newer" } | null;
+  /** Only the older of the two has this folder. */
+  removed?: boolean;
   version: number;
   current: string | null;
   onOpen: (path: string) => void;
 }
 
 function Folder(props: FolderProps) {
-  const { job, path, snapshot, version } = props;
-  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}`, () => api.files(job, path, snapshot), version);
+  const { job, path, snapshot, other, removed = false, version } = props;
+  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}`, () => entriesOrNothing(job, path, snapshot), version);
+  // Apart, so that the list stands while the other one is awaited, and if it cannot be had.
+  const [compared] = useLoaded(
+    `${job}/${path}@${other ? other.snapshot : NOTHING}`,
+    async () => (other ? entriesOrNothing(job, path, other.snapshot) : null),
+    version,
+  );
   if (loaded.state === "loading") return <p class="soft small pad">Loading…</p>;
   if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
-  const entries = [...loaded.value.entries].sort(
-    (a, b) => Number(b.kind === "directory") - Number(a.kind === "directory") || a.name.localeCompare(b.name),
-  );
+  const others = compared.state === "loaded" ? (compared.value ?? (removed ? [] : null)) : null;
+  const entries = marked(loaded.value ?? [], others, other?.is ?? "older");
   if (!entries.length) return <p class="soft small pad">{path ? "Empty" : "No files yet. They appear when the build writes its first one."}</p>;
-  return <ul>{entries.map((entry) => <li key={entry.path}><Entry {...props} entry={entry} /></li>)}</ul>;
+  return <ul>{entries.map(({ entry, mark }) => <li key={identity(entry)}><Entry {...props} entry={entry} mark={mark} /></li>)}</ul>;
 }
 
-function Entry({ entry, ...props }: FolderProps & { entry: FileEntry }) {
+function Entry({ entry, mark, ...props }: FolderProps & { entry: FileEntry; mark: Mark | null }) {
   const [open, setOpen] = useState(false);
   if (entry.kind !== "directory") {
     return (
-      <button type="button" class="entry" aria-current={props.current === entry.path ? "true" : undefined} onClick={() => props.onOpen(entry.path)}>
+      <button type="button" class={`entry ${mark ?? ""}`} aria-current={props.current === entry.path ? "true" : undefined} onClick={() => props.onOpen(entry.path)}>
         <Icon name="file" size={14} /><span class="entry-name">{entry.name}</span>
+        {mark && <span class="entry-mark">{mark}</span>}
         <span class="soft small figure">{bytes(entry.bytes)}</span>
       </button>
     );
   }
   return (
     <>
-      <button type="button" class="entry" aria-expanded={open} onClick={() => setOpen(!open)}>
+      <button type="button" class={`entry ${mark ?? ""}`} aria-expanded={open} onClick={() => setOpen(!open)}>
         <span class={`turn ${open ? "open" : ""}`}><Icon name="chevron" size={12} /></span>
         <Icon name="folder" size={14} /><span class="entry-name">{entry.name}</span>
+        {mark && <span class="entry-mark">{mark}</span>}
       </button>
-      {open && <Folder {...props} path={entry.path} />}
+      {open && <Folder {...props} path={entry.path} removed={mark === "removed"} />}
     </>
   );
 }
@@ -170,11 +185,21 @@ function Comparison({ job, path, before, after, version }: { job: string; path: 
 }
 
 /** A file that one side does not have is a difference, not a failure. */
-async function textOrNothing(job: string, path: string, snapshot: string | null): Promise<FileText | null> {
+function textOrNothing(job: string, path: string, snapshot: string | null): Promise<FileText | null> {
+  return orNothing(api.file(job, path, snapshot));
+}
+
+/** Neither is a folder; but without a project there is nothing to list. */
+async function entriesOrNothing(job: string, path: string, snapshot: string | null): Promise<FileEntry[] | null> {
+  const list = api.files(job, path, snapshot);
+  return (await (path ? orNothing(list) : list))?.entries ?? null;
+}
+
+async function orNothing<T>(answer: Promise<T>): Promise<T | null> {
   try {
-    return await api.file(job, path, snapshot);
+    return await answer;
   } catch (error) {
-    if (error instanceof ApiError && error.status === 404) return null;
+    if (isMissing(error)) return null;
     throw error;
   }
 }
