@@ -31,10 +31,14 @@ export function BuildPage({ id }: { id: string }) {
   const job = loaded.state === "loaded" ? loaded.value : null;
   const preview = usePreview(id, job?.status ?? null);
   const [version, setVersion] = useState(0);
+  const [restores, setRestores] = useState(0);
   const { timeline, connection } = useTimeline(id, (told) => {
     setVersion((before) => before + 1);
     void again();
-    if (told.has("restored")) preview.changed();
+    if (told.has("restored")) {
+      setRestores((before) => before + 1);
+      preview.changed();
+    }
     void preview.check();
   });
   const wide = useMedia("(min-width: 900px)");
@@ -89,7 +93,7 @@ export function BuildPage({ id }: { id: string }) {
   const tabs: Tab<TabName>[] = [
     ...(wide ? [] : [{ name: "timeline", title: "Timeline", panel: view } as const]),
     { name: "preview", title: "Preview", panel: <PreviewPane control={preview} status={job.status} onRebuild={rebuild} onAnnounce={announce} /> },
-    { name: "files", title: "Files", panel: <FilesPanel job={id} version={version} visible={tab === "files"} onRestore={restore} /> },
+    { name: "files", title: "Files", panel: <FilesPanel job={id} version={version} visible={tab === "files"} restores={restores} onRestore={restore} /> },
     { name: "screenshots", title: "Screenshots", panel: <ScreenshotsPanel job={id} version={version} /> },
     { name: "terminal", title: "Terminal", panel: <TerminalPanel job={id} {...terminal(job, preview.state.kind, () => { setTab("preview"); preview.resume(); })} /> },
     { name: "usage", title: "Usage", panel: <UsagePanel job={id} version={version} context={timeline.context} /> },

@@ -1,13 +1,13 @@
 // The files of a build, as they are now or as a snapshot has them, and what changed between two of these. Reading wakes nothing.
 
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { api, isMissing } from "../api";
 import { bytes, moment } from "../format";
 import { useLoaded, useReturns } from "../hooks";
 import { DiffLines } from "../parts/diff-lines";
 import { Icon } from "../parts/icon";
 import { Problem, Waiting } from "../parts/spinner";
-import { identity, marked, type Mark } from "./listing";
+import { firstFile, identity, marked, type Mark } from "./listing";
 import type { FileEntry, FileText, Snapshot } from "../wire";
 
 /** What the lists say for "as they are now"; a snapshot's key is never empty. */
@@ -20,10 +20,12 @@ interface Props {
   version: number;
   /** Whether the panel is looked at. What is done in the terminal no timeline tells, so that every return reads anew. */
   visible: boolean;
+  /** Grows when the files went back to a snapshot. */
+  restores: number;
   onRestore: (snapshot: Snapshot) => void;
 }
 
-export function FilesPanel({ job, version: told, visible, onRestore }: Props) {
+export function FilesPanel({ job, version: told, visible, restores, onRestore }: Props) {
   const returns = useReturns(visible);
   const [refreshes, setRefreshes] = useState(0);
   // Each of them only grows, so that their sum is another whenever one of them is.
@@ -31,7 +33,7 @@ export function FilesPanel({ job, version: told, visible, onRestore }: Props) {
   const [snapshots] = useLoaded(job, () => api.snapshots(job), version);
   const [shown, setShown] = useState(NOW);
   const [against, setAgainst] = useState(NOTHING);
-  const [path, setPath] = useState<string | null>(null);
+  const [path, setPath] = useSelection(job, restores, version);
   const known = snapshots.state === "loaded" ? [...snapshots.value].sort((a, b) => b.created_at.localeCompare(a.created_at)) : [];
   const chosen = known.find((each) => each.key === shown);
   // Changes are read from the older to the newer, whichever was chosen first; "now" is the newest of all.
@@ -79,6 +81,28 @@ export function FilesPanel({ job, version: told, visible, onRestore }: Props) {
       </div>
     </div>
   );
+}
+
+/** A file that is not in what is shown stays selected, for the way back; but a restore leaves no such way. */
+function useSelection(job: string, restores: number, version: number) {
+  const [path, setPath] = useState<string | null>(null);
+  const settled = useRef(restores);
+  useEffect(() => {
+    if (path === null) settled.current = restores;
+    if (path === null || settled.current === restores) return;
+    let outdated = false;
+    const settle = (left: string | null) => {
+      if (outdated) return;
+      settled.current = restores;
+      setPath(left);
+    };
+    // If there is no answer, the next version asks again.
+    selectionAfterRestore(job, path).then(settle, () => {});
+    return () => {
+      outdated = true;
+    };
+  }, [job, path, restores, version]);
+  return [path, setPath] as const;
 }
 
 function SnapshotOption({ snapshot }: { snapshot: Snapshot }) {
@@ -146,10 +170,11 @@ interface ContentProps {
 }
 
 function Content({ job, path, snapshot, version }: ContentProps) {
-  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}`, () => api.file(job, path, snapshot), version);
+  const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}`, () => textOrNothing(job, path, snapshot), version);
   if (loaded.state === "loading") return <Waiting what="Reading…" />;
   if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
   const { value } = loaded;
+  if (!value) return <Absent path={path} text={snapshot ? "This file is not in that snapshot." : "This file is not there now."} />;
   return (
     <>
       <p class="file-head"><code>{value.path}</code><span class="soft small">{bytes(value.bytes)}</span></p>
@@ -175,6 +200,7 @@ function Comparison({ job, path, before, after, version }: { job: string; path: 
   if (loaded.state === "loading") return <Waiting what="Comparing…" />;
   if (loaded.state === "failed") return <Problem message={loaded.message} onRetry={() => void again()} />;
   const { old, fresh } = loaded.value;
+  if (!old && !fresh) return <Absent path={path} text="This file is in neither of the two." />;
   const binary = old?.text === null || fresh?.text === null;
   return (
     <>
@@ -182,6 +208,21 @@ function Comparison({ job, path, before, after, version }: { job: string; path: 
       {binary ? <div class="empty"><p>This file is not text.</p></div> : <DiffLines before={old?.text ?? ""} after={fresh?.text ?? ""} />}
     </>
   );
+}
+
+function Absent({ path, text }: { path: string; text: string }) {
+  return (
+    <>
+      <p class="file-head"><code>{path}</code></p>
+      <div class="empty" role="status"><p>{text}</p></div>
+    </>
+  );
+}
+
+/** The same file if it is still there, or else the first one. */
+async function selectionAfterRestore(job: string, path: string): Promise<string | null> {
+  if (await textOrNothing(job, path, null)) return path;
+  return firstFile((await api.files(job, "", null)).entries);
 }
 
 /** A file that one side does not have is a difference, not a failure. */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { marked } from "./listing";
+import { firstFile, marked } from "./listing";
 import type { FileEntry } from "../wire";
 
 /** "name" is a file, "name/" a directory, "name=7" a file of seven bytes. */
@@ -47,4 +47,10 @@ test("without another side nothing is marked; an empty one is a side", () => {
   check(entries("a"), null, "older", ["a"]);
   check(entries("a"), [], "older", ["+a"]);
   check([], entries("a"), "older", ["-a"]);
+});
+
+test("the first file is the first that is listed and no folder", () => {
+  assert.equal(firstFile(entries("b", "z/", "a")), "a");
+  assert.equal(firstFile(entries("z/")), null);
+  assert.equal(firstFile([]), null);
 });

@@ -25,6 +25,11 @@ export function marked(shown: FileEntry[], other: FileEntry[] | null, otherIs: "
   ].sort((a, b) => inOrder(a.entry, b.entry));
 }
 
+/** The path of the first file in the list. */
+export function firstFile(entries: FileEntry[]): string | null {
+  return [...entries].sort(inOrder).find((entry) => entry.kind !== "directory")?.path ?? null;
+}
+
 /** A file and a directory of one name are two things; a file and a link are read alike. */
 export function identity({ kind, name }: FileEntry): string {
   return kind === "directory" ? `${name}/` : name;
