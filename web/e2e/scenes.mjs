@@ -291,6 +291,53 @@ async function differenceToSnapshot({ view }) {
   await clockIs(view, "80px");
 }
 
+/** No timeline tells what is done in the terminal: the files are read anew because somebody comes back to them. */
+async function filesFollowTerminal(visit) {
+  const { view } = visit;
+  // The style is still open, and compared with the newest snapshot.
+  await view.tab("terminal");
+  await inTerminal(view, "cd /home/user/project; mv born.txt /tmp/; echo fresh > new.txt; echo '/* later */' >> style.css", "edited");
+  await view.hold("*/files*", async () => {
+    await view.tab("files");
+    // What is known is shown until the answer is there.
+    await view.see(".entry:not(.removed)", "born.txt");
+    await view.missing(".entry.added");
+  });
+  await view.see(".entry.added", "new.txt");
+  await view.see(".diff-line.added", "/* later */");
+  const removed = await view.see(".entry.removed", "born.txt");
+  await removed.asElement().click();
+  await view.see(".file-head", "Removed");
+  await view.see(".diff-line.removed", visit.born);
+  await view.missing(".diff-line.added");
+  await view.everyLook("files-added-and-removed");
+  await view.tab("terminal");
+  await inTerminal(view, "mv /tmp/born.txt .", "returned");
+  await view.tab("files");
+  await view.see(".entry:not(.removed)", "born.txt");
+  await view.see(".file", "No difference.");
+  const listed = view.page.waitForResponse((answer) => new URL(answer.url()).pathname.endsWith("/files"));
+  await view.press("Refresh the files");
+  await listed;
+}
+
+/** A file that is selected and not in the snapshot: the page says so, and has it again on the way back. */
+async function fileIsNotInSnapshot({ view }) {
+  const entry = await view.see(".entry.added", "new.txt");
+  await entry.asElement().click();
+  await view.see(".file-head", "New file");
+  await view.page.select("[data-select=against]", "-");
+  await view.see(".source", "fresh");
+  const newest = await view.page.$eval("[data-select=shown]", (list) => list.options[1].value);
+  await view.page.select("[data-select=shown]", newest);
+  await view.see(".file", "This file is not in that snapshot.");
+  await view.missing(".file [role=alert]");
+  await view.everyLook("files-not-in-snapshot");
+  await view.page.select("[data-select=shown]", "");
+  await view.see(".source", "fresh");
+  await view.see(".entry[aria-current]", "new.txt");
+}
+
 /** The page's style sheet is as the file is: nothing older, or newer, that the browser has kept. */
 async function clockIs(view, size) {
   // Looked for anew each time: a frame that is being loaded has no clock, and one that was replaced is no more.
@@ -348,7 +395,8 @@ async function framesAreForbidden({ view }) {
 }
 
 /** Back to the newest snapshot, from the sandbox that was changed since: with the keyboard alone from the question on. */
-async function goesBackToSnapshot({ view }) {
+async function goesBackToSnapshot(visit) {
+  const { view } = visit;
   await view.inFrame(() => { globalThis.wasHere = true; });
   await view.tab("files");
   const newest = await view.page.$eval("[data-select=shown]", (list) => list.options[1].value);
@@ -371,6 +419,10 @@ async function goesBackToSnapshot({ view }) {
   await clockIs(view, "64px");
   await view.tab("files");
   await view.page.select("[data-select=shown]", "");
+  // The file that was selected is gone: the first one takes its place.
+  await view.see(".entry[aria-current]", "born.txt");
+  await view.see(".source", visit.born);
+  await view.page.waitForFunction(() => ![...document.querySelectorAll(".entry")].some((each) => each.textContent.includes("new.txt")));
   const entry = await view.see(".entry", "style.css");
   await entry.asElement().click();
   await view.see(".source", "4rem");
@@ -579,6 +631,8 @@ const A_VISIT = [
   ["a frame that is loading is said to", loadingIsShown],
   ["files can be read", filesAndDifferences],
   ["what changed since a snapshot is shown", differenceToSnapshot],
+  ["files follow what the terminal does, with what was added and removed", filesFollowTerminal],
+  ["a file that a snapshot does not have is said to be missing there", fileIsNotInSnapshot],
   ["screenshots side by side, and usage", picturesAndUsage],
   ["an app that does not answer any more is resumed", appIsBroughtBack],
   ["the files go back to a snapshot, asked for by keyboard", goesBackToSnapshot],
