@@ -135,7 +135,7 @@ impl Down {
             node.close(Closing::End).await.context("cannot end the sandboxes")
         })?;
         runtime::block_on(async {
-            save::note_ended(&place, &kept).await;
+            save::note_ended(&config, &place, &kept).await;
             Ok(())
         })?;
         engine::remove_shared_files(directory.path()).context("cannot remove the templates' files")?;

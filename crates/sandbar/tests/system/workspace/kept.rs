@@ -83,6 +83,15 @@ fn down_saves_workspaces_first_with_and_without_a_server() {
     assert!(ended.status.success() && text(&ended.stdout).contains("saved workspace shop"), "{ended:?}");
     assert_eq!(user.says("shop", "cat file"), "two\n", "a server was started to save it");
 
+    // One whose sandbox was ended behind its back: that is noted, and nothing is started to look for it again and again.
+    let lost = of(&user.workspace.json(&["create", "lost"]), "sandboxID");
+    let sandbox = Program::new("sandbox").variable("XDG_DATA_HOME", user.home.path().join("data"));
+    sandbox.must(&["kill", &lost]);
+    user.down.must(&[]);
+    let again = user.down.must(&[]);
+    assert!(again.contains("no server was running"), "{again}");
+    assert_eq!(user.says("shop", "cat file"), "two\n");
+
     // Somebody whose records know nothing of it.
     let data = user.home.path().join("data/sandbar");
     let stranger = User::with(|program| program.variable("SANDBAR_DATA", &data));
