@@ -15,6 +15,8 @@ use tracing::debug;
 
 /// Where control groups are mounted, in both their versions.
 const MOUNTED: &str = "/sys/fs/cgroup";
+/// How the groups' names begin; the number of the process follows.
+const NAME: &str = "sandbar-browser-";
 /// A group is not empty at once when its last process has ended.
 const REMOVAL_TRIES: usize = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
@@ -43,7 +45,8 @@ impl Bound {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let (parent, kind) = find(&own, Path::new(MOUNTED))
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no memory controller is mounted"))?;
-        let name = format!("sandbar-browser-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        sweep(&parent, Path::new("/proc"));
+        let name = format!("{NAME}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = parent.join(name);
         fs::create_dir(&path)?;
         // From here on it is removed when something fails.
@@ -79,6 +82,17 @@ impl Drop for Bound {
             }
         }
         debug!(path = %self.path.display(), "a control group could not be removed");
+    }
+}
+
+/// Removes the groups of processes that were killed. One that is not empty cannot be removed, and stays.
+fn sweep(parent: &Path, processes: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(NAME)).and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|owner| owner.parse::<u32>().is_ok() && !processes.join(owner).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 
@@ -118,6 +132,21 @@ fn find(own: &str, mounted: &Path) -> Option<(PathBuf, Kind)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_of_killed_processes_are_removed() {
+        let (groups, processes) =
+            (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+        fs::create_dir(processes.path().join("7")).expect("a directory");
+        let kept = ["sandbar-browser-7-0", "sandbar-browser-9-1", "sandbar-browser-x", "another-8-0"];
+        for name in kept.into_iter().chain(["sandbar-browser-8-0"]) {
+            fs::create_dir(groups.path().join(name)).expect("a directory");
+        }
+        fs::create_dir(groups.path().join("sandbar-browser-9-1/inside")).expect("somebody is in it");
+        sweep(groups.path(), processes.path());
+        let left: Vec<bool> = kept.map(|name| groups.path().join(name).exists()).into();
+        assert_eq!((left, groups.path().join("sandbar-browser-8-0").exists()), (vec![true; 4], false));
+    }
 
     #[test]
     fn the_group_is_found_in_either_version() {
