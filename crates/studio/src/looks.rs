@@ -220,7 +220,7 @@ impl Studio {
     }
 
     async fn all_shown(&self, user: &User, jobs: Vec<JobRecord>, spent: &Spent) -> Result<Vec<Job>, StudioError> {
-        let awake = |job: &&JobRecord| job.status == Status::Ready && !job.sandbox_paused;
+        let awake = |job: &&JobRecord| job.status == Status::Ready && is_awake(job);
         let awake: Vec<JobId> = jobs.iter().filter(awake).map(|job| job.id.clone()).collect();
         let mut pictures: HashMap<JobId, ScreenshotId> = HashMap::new();
         if !awake.is_empty() {
@@ -237,6 +237,11 @@ impl Studio {
     }
 }
 
+/// Whether its sandbox runs, as far as is known: what runs has an end.
+fn is_awake(job: &JobRecord) -> bool {
+    !job.sandbox_paused && job.sandbox_expires_at.is_some()
+}
+
 /// What a job has cost: what the book has, where the model's part may come a little later than the run knows it.
 fn cost(job: &JobRecord, spent: &Spent) -> f64 {
     let booked = spent.get(job.workspace.as_str()).map_or(0.0, |sums| sums.cost.dollars());
@@ -244,7 +249,7 @@ fn cost(job: &JobRecord, spent: &Spent) -> f64 {
 }
 
 fn show(job: JobRecord, project_name: String, screenshot: Option<ScreenshotId>, cost_usd: f64) -> Job {
-    let asleep = job.sandbox_paused;
+    let (asleep, awake) = (job.sandbox_paused, is_awake(&job));
     Job {
         debug_id: job.workspace.to_string(),
         id: job.id,
@@ -257,7 +262,7 @@ fn show(job: JobRecord, project_name: String, screenshot: Option<ScreenshotId>, 
         created_at: job.created_at,
         finished_at: job.finished_at,
         build_version: job.build_version,
-        preview_url: job.preview_url.filter(|_| !asleep),
+        preview_url: job.preview_url.filter(|_| awake),
         sandbox_paused: asleep,
         sandbox_id: job.sandbox_id,
         sandbox_expires_at: job.sandbox_expires_at.filter(|_| !asleep),

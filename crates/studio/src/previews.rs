@@ -210,7 +210,12 @@ impl Studio {
         let _turn = self.turn(&job.id).await;
         let first = match self.try_to_wake(job, ready_by).await {
             Ok(resumed) => return Ok(resumed),
-            Err(NotWoken::ForGood(error)) => return Err(error),
+            Err(NotWoken::ForGood(error)) => {
+                if let StudioError::SandboxExpired = error {
+                    self.note_gone(job).await;
+                }
+                return Err(error);
+            }
             Err(NotWoken::ForNow(reason)) => reason,
         };
         warn!(job = %job.id, reason = first, "a preview did not wake; once more");
@@ -305,6 +310,18 @@ impl Studio {
         let noted: Result<(), StudioError> = noted.await;
         if let Err(error) = noted {
             warn!(job = %id, error = %chain(&error), "a preview may be awake that is said to sleep");
+        }
+    }
+
+    /// The sandbox is no more: nothing sleeps there, and there is nothing to look at.
+    pub(crate) async fn note_gone(&self, job: &JobRecord) {
+        if !job.sandbox_paused && job.sandbox_expires_at.is_none() {
+            return;
+        }
+        let gone = Change { sandbox_paused: Some(false), sandbox_expires_at: Some(None), ..Change::default() };
+        let told = vec![body::notice("The sandbox is gone. A rebuild starts from the newest files.")];
+        if let Err(error) = self.change(&job.id, Held::Anybody, gone, told).await {
+            warn!(job = %job.id, error = %chain(&error), "the end of a sandbox was not noted");
         }
     }
 

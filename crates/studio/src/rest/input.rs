@@ -10,10 +10,10 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::failure::Failure;
-use super::text::Object;
 
 /// Longest body: a goal and fifty phases at their longest.
 pub(super) const BODY_BYTES: usize = 2 << 20;
@@ -44,7 +44,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
         match Query::<T>::from_request_parts(parts, state).await {
             Ok(Query(value)) => Ok(Self(value)),
-            Err(rejection) => Err(Failure::new(StatusCode::BAD_REQUEST, rejection.body_text())),
+            Err(rejection) => {
+                let text = rejection.body_text().replace("Failed to deserialize query string", "the query");
+                Err(Failure::new(StatusCode::BAD_REQUEST, text))
+            }
         }
     }
 }
@@ -109,11 +112,15 @@ async fn read(request: Request) -> Result<Bytes, Failure> {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
-    match serde_json::from_slice::<Object<T>>(body) {
-        Ok(Object(value)) => Ok(value),
-        Err(error) if error.classify() == Category::Data => Err(Failure::invalid("body", error)),
-        Err(error) => Err(Failure::new(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}"))),
-    }
+    let fields = match serde_json::from_slice::<Map<String, Value>>(body) {
+        Ok(fields) => fields,
+        Err(error) if error.classify() == Category::Data => return Err(Failure::invalid("body", error)),
+        Err(error) => return Err(Failure::new(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}"))),
+    };
+    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
+        let field = error.path().to_string();
+        Failure::invalid(if field == "." { "body" } else { &field }, error.inner())
+    })
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

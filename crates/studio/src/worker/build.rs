@@ -208,7 +208,10 @@ impl Work<'_> {
         match done.reason {
             StopReason::Completed => {}
             StopReason::Cancelled => return Ok(End::Cancelled),
-            reason => return Ok(End::Failed(what_next(reason, &done.message))),
+            reason => {
+                let scripted = job.model.starts_with("scripted:");
+                return Ok(End::Failed(what_next(reason, &done.message, scripted)));
+            }
         }
         tokio::select! {
             end = self.finished(job, workspace) => end,
@@ -358,7 +361,7 @@ impl Studio {
 }
 
 /// What a run that did not complete means for whoever asked for it.
-fn what_next(reason: StopReason, message: &str) -> String {
+fn what_next(reason: StopReason, message: &str, scripted: bool) -> String {
     let next = match reason {
         StopReason::MaxCost => "Start a new build in this project with a larger budget: it goes on from these files.",
         StopReason::MaxTurns | StopReason::MaxTokensTotal | StopReason::WallClock => {
@@ -370,6 +373,7 @@ fn what_next(reason: StopReason, message: &str) -> String {
         StopReason::ContextExhausted => "Split the goal into phases and build again.",
         StopReason::Refusal => "Change the goal and build again.",
         StopReason::SandboxLost => "Rebuild: it begins with the files that were saved last.",
+        StopReason::ProviderError if scripted => "The script fits another goal or other files: choose another model.",
         StopReason::ProviderError => "The model could not be reached or would not answer. Check its key, then rebuild.",
         StopReason::Completed | StopReason::Cancelled => "Rebuild to try again.",
     };

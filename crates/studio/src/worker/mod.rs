@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span, warn};
 
 use crate::chain;
-use crate::records::{Change, Held, JobRecord};
+use crate::records::JobRecord;
 use crate::studio::Studio;
 
 /// So long before the end of its sandbox a preview that somebody woke is put to sleep again, rather than lost. Earlier than
@@ -84,12 +84,7 @@ async fn put_to_sleep(studio: &Studio) {
         match studio.put_to_sleep_by(&job, Some(soon)).await {
             Ok(_) => {}
             // It is gone: nothing is left to be put to sleep, now or later.
-            Err(crate::StudioError::NotFound) => {
-                let over = Change { sandbox_expires_at: Some(None), ..Change::default() };
-                if let Err(error) = studio.change(&job.id, Held::Anybody, over, Vec::new()).await {
-                    warn!(job = %job.id, error = %chain(&error), "the end of a sandbox was not noted");
-                }
-            }
+            Err(crate::StudioError::NotFound) => studio.note_gone(&job).await,
             Err(error) => warn!(job = %job.id, error = %chain(&error), "a preview could not be put to sleep"),
         }
     }
@@ -116,7 +111,7 @@ mod tests {
     use crate::id::JobId;
     use crate::job::Status;
     use crate::premises::{Chosen, NoPicture, Picture, Premises};
-    use crate::records::{NewJob, Spec};
+    use crate::records::{Change, Held, NewJob, Spec};
     use crate::settings::Settings;
     use crate::token::{Digest, new_token};
 

@@ -113,6 +113,17 @@ async fn a_build_becomes_ready_sleeps_wakes_expires_and_is_built_again() {
     assert_eq!(user.get(&preview).await["state"], "expired");
     let (status, refused) = user.post(&resume, &nothing).await;
     assert_eq!((status.as_u16(), &refused["error_type"]), (503, &json!("sandbox_expired")), "{refused}");
+    // That is known from then on: nothing sleeps, and there is nothing to look at.
+    let seen = user.get(&format!("/api/jobs/{job}")).await;
+    assert_eq!((&seen["sandbox_paused"], &seen["preview_url"]), (&json!(false), &Value::Null), "{seen}");
+    let (status, again) = user.post(&resume, &nothing).await;
+    assert_eq!((status.as_u16(), &again["error_type"]), (503, &json!("sandbox_expired")), "{again}");
+    assert!(
+        timeline(&whole, &job)
+            .await
+            .iter()
+            .any(|event| event["text"] == "The sandbox is gone. A rebuild starts from the newest files.")
+    );
     let rebuild = format!("/api/generation/{job}/rebuild");
     let (status, question) = user.post(&rebuild, &nothing).await;
     assert_eq!((status.as_u16(), &question["message"]), (409, &json!("This will use 1 build credit. Continue?")));
