@@ -59,7 +59,7 @@ impl Visit for SandboxVisit {
             if woken || self.entry.resumed {
                 fields.insert("sandbox_resumed".into(), Value::Bool(true));
             }
-            if self.entry.waited >= NOTABLE {
+            if self.entry.resumed || self.entry.waited >= NOTABLE {
                 fields.insert("sandbox_waited_ms".into(), json!(self.entry.waited.as_millis() as u64));
             }
             if !self.entry.notices.is_empty() {
