@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 import time
 
@@ -94,4 +95,6 @@ async def files(count, _):
 TASKS = {"commands": commands, "concurrent": concurrent, "upload": upload, "download": download, "files": files}
 task, count, *rest = sys.argv[1:]
 measure, samples = asyncio.run(TASKS[task](int(count), rest[0] if rest else None))
-print(json.dumps({"wall": measure.wall, "cpu": measure.cpu, "samples": samples}))
+print(json.dumps({"wall": measure.wall, "cpu": measure.cpu, "samples": samples}), flush=True)
+# The client's native threads may abort the interpreter while it goes down, after all is done.
+os._exit(0)
