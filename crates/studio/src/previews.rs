@@ -158,7 +158,8 @@ impl Studio {
     /// Wakes the preview and returns when it answers. Whoever asks meanwhile waits for the same; it goes on when they leave.
     ///
     /// # Errors
-    /// [`StudioError::SandboxExpired`], [`StudioError::SandboxUnreachable`], [`StudioError::NotReady`], or there is none.
+    /// [`StudioError::SandboxExpired`], [`StudioError::SandboxUnreachable`], [`StudioError::OverBudget`],
+    /// [`StudioError::NotReady`], or there is none.
     pub async fn resume(&self, user: &User, id: &JobId) -> Result<Resumed, StudioError> {
         // From here, whatever is waited for first: a call that wakes something may not outlast its caller's patience.
         let until = Instant::now() + self.inner.settings.resume_all;
@@ -205,7 +206,7 @@ impl Studio {
     /// Two attempts, which leave time to give the workspace back before `until`.
     async fn wake(&self, job: &JobRecord, until: Instant) -> Result<Resumed, StudioError> {
         let settings = &self.inner.settings;
-        let latest = until - settings.resume_again.min(GIVE_BACK);
+        let latest = until - GIVE_BACK;
         let ready_by = latest.min(Instant::now() + settings.resume);
         let _turn = self.turn(&job.id).await;
         let first = match self.try_to_wake(job, ready_by).await {
