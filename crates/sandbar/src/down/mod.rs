@@ -113,7 +113,11 @@ impl Down {
         engine::enter_private_mounts(&config.data).context("cannot make namespaces")?;
         let place = Place { config: self.config.clone(), data: Some(config.data.clone()), wait: WAIT };
         let mut serving = serving(&config.data)?;
-        if serving.is_none() && !self.yes && runtime::block_on(save::start_server(&config, &place))? {
+        if serving.is_none()
+            && !self.yes
+            && has_workspaces(&config)?
+            && runtime::block_on(save::start_server(&config, &place))?
+        {
             serving = self::serving(&config.data)?;
         }
         let careful = !self.yes && !serving.as_ref().is_some_and(|(server, _)| server.ephemeral);
@@ -135,7 +139,7 @@ impl Down {
             node.close(Closing::End).await.context("cannot end the sandboxes")
         })?;
         runtime::block_on(async {
-            save::note_ended(&config, &place, &kept).await;
+            save::note_ended(&place, &kept).await;
             Ok(())
         })?;
         engine::remove_shared_files(directory.path()).context("cannot remove the templates' files")?;
@@ -192,6 +196,18 @@ fn refusal(unsaved: &[Unsaved]) -> anyhow::Error {
     let lines: Vec<String> = unsaved.iter().map(|unsaved| format!("\n  {unsaved}")).collect();
     let lines = lines.concat();
     anyhow!("nothing was ended: the files of these workspaces could not be saved:{lines}\n--yes ends them unsaved")
+}
+
+/// Whether sandboxes of workspaces are there without a server. The records of workspaces do not tell: those that name a sandbox of a
+/// server like this one may mean another machine's, or one that is gone.
+fn has_workspaces(config: &Config) -> anyhow::Result<bool> {
+    let Ok(directory) = DataDirectory::take(&config.data)? else { return Ok(true) };
+    runtime::block_on(async {
+        let node = up::open_node(config, &directory).await?;
+        let found = !workspaces_in(&node, save::UNKNOWN).is_empty();
+        node.close(Closing::Keep).await.context("cannot leave the sandboxes as they are")?;
+        Ok(found)
+    })
 }
 
 /// Sandboxes of workspaces that are there without a server, and why their files are not saved.

@@ -17,7 +17,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::warn;
-use workspace::ProviderName;
 use workspace::provider::LocalServer;
 use workspace::records::WorkspaceState;
 use workspace::{LastFiles, METADATA, OpenError, Settings, WorkspaceName, WorkspaceView, Workspaces};
@@ -199,51 +198,44 @@ fn is_in(view: &WorkspaceView, sandbox: &str) -> bool {
 }
 
 /// A sandbox that is no more.
-struct Ended {
+struct Ended<'a> {
     workspace: String,
-    sandbox: String,
+    sandbox: &'a str,
     files: LastFiles,
 }
 
-/// Notes in this user's records and in the studio's which sandboxes are no more, which is all that this machine had: they cost nothing
-/// from now on. What cannot be noted is found out when the workspace is next used.
-pub(super) async fn note_ended(config: &Config, place: &Place, kept: &Kept) {
+/// Notes in this user's records and in the studio's which sandboxes are no more: they cost nothing from now on. What cannot be noted
+/// is found out when the workspace is next used.
+pub(super) async fn note_ended(place: &Place, kept: &Kept) {
     let saved = kept.saved.iter().map(|Saved { workspace, sandbox, .. }| {
         let files = LastFiles::Saved;
-        Ended { workspace: workspace.to_string(), sandbox: sandbox.clone(), files }
+        Ended { workspace: workspace.to_string(), sandbox, files }
     });
     let unsaved = kept.unsaved.iter().map(|Unsaved { workspace, sandbox, .. }| {
         let files = LastFiles::Unsaved;
-        Ended { workspace: workspace.clone(), sandbox: sandbox.clone(), files }
+        Ended { workspace: workspace.clone(), sandbox, files }
     });
-    let ended: Vec<Ended> = saved.chain(unsaved).collect();
-    let here = config.local_providers().unwrap_or_default();
+    let ended: Vec<Ended<'_>> = saved.chain(unsaved).collect();
+    if ended.is_empty() {
+        return;
+    }
     match House::looking(place).await {
         Ok(house) => {
-            note_in(house.workspaces(), &ended, &here).await;
+            note_in(house.workspaces(), &ended).await;
             house.close(Due::LeftOut).await;
         }
         Err(error) => warn!(error = format!("{error:#}"), "the end of sandboxes was not noted"),
     }
     match studio_of(place, Search::Look).await {
-        Ok(Some(studio)) => note_in(&studio, &ended, &here).await,
+        Ok(Some(studio)) => note_in(&studio, &ended).await,
         Ok(None) => {}
         Err(error) => warn!(error = format!("{error:#}"), "the end of the studio's sandboxes was not noted"),
     }
 }
 
-/// Notes it of the workspaces that these records know. Where they name a sandbox of this machine that was not there any more,
-/// nobody knows what became of its last files.
-async fn note_in(workspaces: &Workspaces, ended: &[Ended], here: &HashSet<ProviderName>) {
-    let known = workspaces.list().await.unwrap_or_else(|error| {
-        warn!(error = %error, "which workspaces had lost their sandboxes is not known");
-        Vec::new()
-    });
-    let lost = known.into_iter().filter(|view| here.contains(&view.provider)).filter_map(|view| {
-        let sandbox = view.sandbox.filter(|sandbox| ended.iter().all(|ended| ended.sandbox != *sandbox))?;
-        Some(Ended { workspace: view.workspace.to_string(), sandbox, files: LastFiles::Unsaved })
-    });
-    for Ended { workspace, sandbox, files } in ended.iter().chain(&lost.collect::<Vec<_>>()) {
+/// Notes it of the workspaces that these records know.
+async fn note_in(workspaces: &Workspaces, ended: &[Ended<'_>]) {
+    for Ended { workspace, sandbox, files } in ended {
         let noted = async {
             let name: WorkspaceName = workspace.parse()?;
             match workspaces.show(&name).await {

@@ -83,7 +83,7 @@ fn down_saves_workspaces_first_with_and_without_a_server() {
     assert!(ended.status.success() && text(&ended.stdout).contains("saved workspace shop"), "{ended:?}");
     assert_eq!(user.says("shop", "cat file"), "two\n", "a server was started to save it");
 
-    // One whose sandbox was ended behind its back: that is noted, and nothing is started to look for it again and again.
+    // One whose sandbox was ended behind its back: nothing is started to look for it.
     let lost = of(&user.workspace.json(&["create", "lost"]), "sandboxID");
     let sandbox = Program::new("sandbox").variable("XDG_DATA_HOME", user.home.path().join("data"));
     sandbox.must(&["kill", &lost]);
