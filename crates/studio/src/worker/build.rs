@@ -274,12 +274,13 @@ impl Work<'_> {
                 _ => "the build could not begin",
             });
         }
-        if status == Status::Ready
-            && let Found::Running { sandbox, ends_at } = seat::look(self.studio.workspaces(), &job.workspace).await
-        {
-            change.sandbox_id = Some(Some(sandbox.id().to_string()));
-            change.sandbox_expires_at = Some(self.studio.awake_until(ends_at));
-            change.sandbox_paused = Some(false);
+        if status == Status::Ready {
+            change.sandbox_expires_at = Some(self.studio.awake_until(None));
+            if let Found::Running { sandbox, ends_at } = seat::look(self.studio.workspaces(), &job.workspace).await {
+                change.sandbox_id = Some(Some(sandbox.id().to_string()));
+                change.sandbox_expires_at = Some(self.studio.awake_until(ends_at));
+                change.sandbox_paused = Some(false);
+            }
         }
         let url = preview.as_ref().map(|(url, _)| url.as_str());
         let told = vec![body::status(status, status.label(), false, url, message.as_deref())];

@@ -10,11 +10,14 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use sandbar_studio::records::{Change, Held, JobRecord, NewJob, Spec};
 use sandbar_studio::token::{Digest, new_token};
-use sandbar_studio::{Chosen, JobId, NoPicture, Picture, Premises, Settings, Status, Studio, StudioError, User};
+use sandbar_studio::{
+    Chosen, JobId, NoPicture, Picture, Premises, Resumed, Settings, Status, Studio, StudioError, User,
+};
 use sdk::model::SandboxState;
 use sdk::{Sandbox, SandboxId, Secret};
 use tempfile::TempDir;
 use testing::{Server, eventually_async};
+use tokio::task::JoinHandle;
 use tools::ToolDispatcher;
 use workspace::config::{BudgetConfig, BudgetPeriod, ProviderConfig, ProviderKind, WorkspaceConfig};
 use workspace::devserver::DevServer;
@@ -158,6 +161,12 @@ impl Process {
         self.studio.records().job(id).await.expect("read").expect("a job")
     }
 
+    /// Somebody wakes it.
+    fn resuming(&self, user: &User, job: &JobRecord) -> JoinHandle<Result<Resumed, StudioError>> {
+        let (studio, user, id) = (self.studio.clone(), user.clone(), job.id.clone());
+        tokio::spawn(async move { studio.resume(&user, &id).await })
+    }
+
     /// A ready build that sleeps, and whose application is held back when it wakes.
     async fn asleep(&self) -> (User, JobRecord) {
         let records = self.studio.records();
@@ -254,18 +263,12 @@ async fn whoever_wakes_it_in_another_process_waits_for_the_first() {
     let settings = || Settings { resume_again: Duration::from_millis(100), ..Settings::default() };
     let (one, two) = (house.process(settings()).await, house.process(settings()).await);
     let (user, job) = one.asleep().await;
-    let mut first = tokio::spawn({
-        let (studio, user, id) = (one.studio.clone(), user.clone(), job.id.clone());
-        async move { studio.resume(&user, &id).await }
-    });
+    let mut first = one.resuming(&user, &job);
     eventually_async("the first one wakes it", PATIENCE, || async {
         (house.state(&job).await == SandboxState::Running).then_some(())
     })
     .await;
-    let mut second = tokio::spawn({
-        let (studio, user, id) = (two.studio.clone(), user.clone(), job.id.clone());
-        async move { studio.resume(&user, &id).await }
-    });
+    let mut second = two.resuming(&user, &job);
     // Longer than anybody waits for a lease at once, and than both attempts would take.
     let ended = tokio::time::timeout(seconds(2), futures::future::select(&mut first, &mut second)).await;
     assert!(ended.is_err(), "the application does not answer yet");
@@ -287,10 +290,7 @@ async fn the_retry_has_what_is_left_of_the_time() {
     let process = house.process(settings).await;
     let (user, job) = process.asleep().await;
     process.server.lost.store(1, Ordering::Relaxed);
-    let mut resuming = tokio::spawn({
-        let (studio, user, id) = (process.studio.clone(), user.clone(), job.id.clone());
-        async move { studio.resume(&user, &id).await }
-    });
+    let mut resuming = process.resuming(&user, &job);
     eventually_async("the retry wakes it", PATIENCE, || async {
         (house.state(&job).await == SandboxState::Running).then_some(())
     })
