@@ -9,6 +9,7 @@
 //! 5. `/health` and the prefixes of E2B's paths, and ours, are the control plane's;
 //! 6. everything else is for neither.
 
+use http::uri::Scheme;
 use http::{Method, header, request};
 use node::SandboxId;
 use protocol::guest::ENVD_PORT;
@@ -85,6 +86,14 @@ pub(crate) fn plane(request: &request::Parts) -> Plane {
 pub(crate) fn host(request: &request::Parts) -> &str {
     let named = request.uri.authority().map(http::uri::Authority::as_str);
     named.or_else(|| request.headers.get(header::HOST)?.to_str().ok()).unwrap_or("")
+}
+
+/// The scheme by which the client reached the server: that of its connection, unless a proxy in front of
+/// the server says that it terminated TLS.
+pub(crate) fn scheme(request: &request::Parts) -> Scheme {
+    let forwarded = request.headers.get("x-forwarded-proto").is_some_and(|value| value == "https");
+    let connection = request.extensions.get::<Scheme>().cloned();
+    if forwarded { Scheme::HTTPS } else { connection.unwrap_or(Scheme::HTTP) }
 }
 
 fn by_host(host: &str) -> Option<Plane> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, iter};
 
+use http::uri::Scheme;
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -107,16 +108,21 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, app: Arc<App>, st
     let Some(Ok(Ok(1))) = stop.run_until_cancelled(spoken).await else {
         return debug!("a connection ended before it was used");
     };
-    let stream = match &app.tls {
+    let (stream, scheme) = match &app.tls {
         Some(tls) if first == [tls::HANDSHAKE] => match stop.run_until_cancelled(tls.accept(stream)).await {
-            Some(Ok(stream)) => Either::Right(stream),
+            Some(Ok(stream)) => (Either::Right(stream), Scheme::HTTPS),
             Some(Err(error)) => return debug!(%peer, %error, "a handshake failed"),
             None => return debug!(%peer, "cut a handshake"),
         },
-        _ => Either::Left(stream),
+        _ => (Either::Left(stream), Scheme::HTTP),
     };
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE).max_buf_size(BUFFER_BYTES);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_PATIENCE)
+        .max_buf_size(BUFFER_BYTES)
+        .preserve_header_case(true);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -128,7 +134,7 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, app: Arc<App>, st
     let asking = asked.clone();
     let service = service_fn(move |request| {
         asking.cancel();
-        answer(Arc::clone(&app), peer, request)
+        answer(Arc::clone(&app), peer, scheme.clone(), request)
     });
     let unasked = async {
         if tokio::time::timeout(FIRST_HEAD_PATIENCE, asked.cancelled()).await.is_ok() {
@@ -170,10 +176,16 @@ fn reset_when_closed(socket: &OwnedFd) {
     }
 }
 
-async fn answer(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn answer(
+    app: Arc<App>,
+    peer: SocketAddr,
+    scheme: Scheme,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
     let (mut parts, content) = request.into_parts();
     let plane = plane(&parts);
     parts.extensions.insert(peer);
+    parts.extensions.insert(scheme);
     let (content, rest) = Content::new(content);
     let response = dispatch(&app, plane, Request::from_parts(parts, content)).await;
     // Streams begin while their requests may still be read; what is whole was made without reading more.

@@ -64,7 +64,8 @@ pub(super) fn upload_link(app: &App, template: &str, hash: &str, request: Reques
         "" => app.config.domain.as_str(),
         host => host,
     };
-    let url = format!("http://{host}/templates/{id}/files/{hash}?token={}", token.reveal());
+    let scheme = routing::scheme(&parts);
+    let url = format!("{scheme}://{host}/templates/{id}/files/{hash}?token={}", token.reveal());
     Ok(body::json(StatusCode::CREATED, &FileUpload { present, url: Some(url), headers: None }))
 }
 

@@ -158,6 +158,10 @@ async fn handshake(
 ) -> io::Result<Sender> {
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(BUFFER_BYTES)
+        // Header names as the client spelled them: hyper keeps the spelling in the request's extensions, and
+        // in the response's on the way back. HTTP/2 has lower-case names only: those become `Title-Case`.
+        .preserve_header_case(true)
+        .title_case_headers(true)
         .handshake(TokioIo::new(Attentive::new(stream)))
         .await
         .map_err(io::Error::other)?;

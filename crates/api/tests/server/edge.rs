@@ -5,12 +5,14 @@ use std::time::Duration;
 use crate::support::{KEY, PATIENCE, SERVICE_PORT, Server, edge_headers, eventually, text};
 use base64::Engine as _;
 use bytes::Bytes;
-use http_body_util::BodyExt;
+use http::Request;
+use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use protocol::signature::{Claim, Operation};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 const GUEST: u16 = 49983;
 const BROWSER: (&str, &str) = ("user-agent", "Mozilla/5.0");
@@ -435,4 +437,51 @@ fn the_signature_under_test_is_the_published_one() {
     let signature = claim.sign("envdtok");
     let digest = base64::engine::general_purpose::STANDARD_NO_PAD.decode(&signature[3..]).expect("base64");
     assert_eq!((digest.len(), signature.as_str()), (32, "v1_RXoTfv8fZov6wEk3x1MtXvBzDRAir30QpELBhgDwaYY"));
+}
+
+/// A service that answers with the bytes of the request's head, under names of its own spelling.
+async fn open_raw_service(server: &Server, port: u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+    server.engine.open_port(port, listener.local_addr().expect("an address"));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.expect("a whole head"));
+            }
+            let answer = format!("HTTP/1.1 200 OK\r\nX-AnsWer: 1\r\nContent-LENGTH: {}\r\n\r\n", head.len());
+            stream.write_all(&[answer.as_bytes(), &head].concat()).await.expect("the edge reads");
+        }
+    });
+}
+
+#[tokio::test]
+async fn header_names_keep_their_spelling_both_ways() {
+    const RAW: u16 = 7000;
+    let server = Server::start().await;
+    let id = sandbox(&server).await;
+    open_raw_service(&server, RAW).await;
+    let host = format!("{RAW}-{id}.localhost");
+    let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
+    let request = format!(
+        "GET /x HTTP/1.1\r\nHost: {host}\r\nX-MiXeD: 1\r\nx-mixed: 2\r\nE2B-Sandbox-Port: 1\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.expect("it is sent");
+    let mut answer = String::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("in time").expect("an answer");
+    let (head, seen) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.contains("\r\nX-AnsWer: 1\r\nContent-LENGTH: "), "{head}");
+    assert_eq!(seen, format!("GET /x HTTP/1.1\r\nHost: {host}\r\nX-MiXeD: 1\r\nx-mixed: 2\r\n\r\n"));
+
+    // HTTP/2 knows lower-case names only; services get the usual spelling.
+    let stream = TcpStream::connect(server.address).await.expect("the server listens");
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    let request = Request::get(format!("http://{host}/y")).header("x-some-name", "1").body(Empty::<Bytes>::new());
+    let answer = sender.send_request(request.expect("a request")).await.expect("an answer");
+    assert_eq!(answer.headers()["x-answer"], "1");
+    let seen = answer.into_body().collect().await.expect("a body").to_bytes();
+    let seen = String::from_utf8_lossy(&seen);
+    assert!(seen.contains(&format!("\r\nHost: {host}\r\n")) && seen.contains("\r\nX-Some-Name: 1\r\n"), "{seen}");
 }

@@ -96,6 +96,26 @@ async fn http2_is_agreed_upon() {
 }
 
 #[tokio::test]
+async fn upload_links_have_the_scheme_and_port_of_the_request() {
+    let server = Server::start().await;
+    let made = server.call("POST /v3/templates", &json!({"name": "app"}).to_string()).await.json();
+    let path = format!("/templates/{}/files/{}", text(&made, "templateID"), "ab".repeat(32));
+    let host = format!("api.localhost:{}", server.address.port());
+    let stream = connect(&server, "api.localhost", &["http/1.1"]).await.expect("a handshake");
+    let (status, body) = ask(stream, get(&path, &[("host", &host), ("x-api-key", KEY)])).await;
+    let link: Value = serde_json::from_slice(&body).expect("JSON");
+    assert_eq!(status, 201, "{link}");
+    assert!(text(&link, "url").starts_with(&format!("https://{host}{path}?token=")), "{link}");
+
+    let plain = server.send(&format!("GET {path}"), &[("host", &host), ("x-api-key", KEY)], "").await.json();
+    assert!(text(&plain, "url").starts_with(&format!("http://{host}{path}?token=")), "{plain}");
+    // A proxy in front of the server terminated TLS.
+    let headers = [("host", "box.example"), ("x-api-key", KEY), ("x-forwarded-proto", "https")];
+    let forwarded = server.send(&format!("GET {path}"), &headers, "").await.json();
+    assert!(text(&forwarded, "url").starts_with(&format!("https://box.example{path}?token=")), "{forwarded}");
+}
+
+#[tokio::test]
 async fn upgrades_pass_through_tls() {
     let server = Server::start().await;
     let made = server.create(json!({"templateID": "base"})).await;

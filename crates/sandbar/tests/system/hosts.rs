@@ -75,6 +75,47 @@ fn one_port_serves_http_and_https_in_both_versions() {
     assert_eq!(refused.status.code(), Some(35), "no handshake: {refused:?}");
 }
 
+/// Answers every connection with the head it was sent.
+const RAW_SERVICE: &str = r#"
+import socket
+listener = socket.create_server(("127.0.0.1", 8000))
+while True:
+    client, _ = listener.accept()
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += client.recv(1)
+    client.sendall(b"HTTP/1.1 200 OK\r\nX-AnsWer: 1\r\nContent-Length: %d\r\n\r\n%s" % (len(head), head))
+    client.close()
+"#;
+
+#[test]
+fn services_see_header_names_as_the_client_wrote_them() {
+    let server = Server::start();
+    let sandbox = server.create();
+    sandbox.must(
+        "user",
+        &format!("cat > /tmp/raw.py <<'END'{RAW_SERVICE}END\n(setsid python3 /tmp/raw.py >/dev/null 2>&1 &)"),
+    );
+    let host = format!("8000-{}.localhost:{}", sandbox.id, port(&server));
+    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX-MiXeD: 1\r\nConnection: close\r\n\r\n");
+    let answer = eventually("the service in the sandbox answers", TWENTY, || {
+        let mut stream = TcpStream::connect(&server.address).expect("the server listens");
+        stream.set_read_timeout(Some(TWENTY)).expect("a socket");
+        stream.write_all(request.as_bytes()).expect("it is sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.starts_with("HTTP/1.1 200 ").then_some(answer)
+    });
+    let (head, seen) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.contains("\r\nX-AnsWer: 1\r\n"), "{head}");
+    assert_eq!(seen, format!("GET / HTTP/1.1\r\nHost: {host}\r\nX-MiXeD: 1\r\n\r\n"));
+    for version in ["--http1.1", "--http2"] {
+        let seen = body(&curl(&server, &[version, "--header", "X-MiXeD: 1", &format!("https://{host}/")]));
+        let spelled = if version == "--http2" { "X-Mixed: 1" } else { "X-MiXeD: 1" };
+        assert!(seen.contains(&format!("\r\nHost: {host}\r\n")) && seen.contains(spelled), "{version}: {seen}");
+    }
+}
+
 #[test]
 fn a_domain_of_one_s_own_is_signed_for_and_told() {
     let server = Server::with(&["--domain", "Sandbox.test"]);
