@@ -25,9 +25,9 @@ pub(crate) enum GuestError {
     Late,
     #[error("the guest answered {0}")]
     Status(StatusCode),
-    /// The guest's own words.
-    #[error("{0}")]
-    Refused(String),
+    /// The guest's own words, after Connect's name for the kind of error.
+    #[error("{code}: {message}")]
+    Refused { code: String, message: String },
     #[error("the guest cannot be called")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

@@ -115,7 +115,7 @@ impl Process {
         if flags & END_OF_STREAM != 0 {
             let end: EndOfStream = serde_json::from_slice(&message).map_err(GuestError::broken)?;
             return match end.error {
-                Some(error) => Err(GuestError::Refused(error.message)),
+                Some(Refusal { code, message }) => Err(GuestError::Refused { code, message }),
                 None => Ok(None),
             };
         }
@@ -181,8 +181,9 @@ struct EndOfStream {
     error: Option<Refusal>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Refusal {
-    #[serde(default)]
+    code: String,
     message: String,
 }

@@ -26,6 +26,22 @@ const MIB: u64 = 1 << 20;
 /// When no server ends it, the guest ends by itself a while after this.
 pub(super) const LONGEST_LIFE: Duration = Duration::from_secs(2 * 60 * 60);
 
+/// Why a command of a build did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CommandError {
+    #[error("the command failed: {0}")]
+    Exited(String),
+    /// It was not started, or its end is unknown.
+    #[error("the command could not be run: {0}")]
+    Lost(String),
+}
+
+impl From<CommandError> for Failed {
+    fn from(error: CommandError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
 pub(super) struct BuildMachine {
     world: Arc<World>,
     id: SandboxId,
@@ -90,8 +106,8 @@ impl BuildMachine {
     }
 
     /// Runs `script` to its end, which must be a good one; what it says goes to the log.
-    pub(super) async fn run(&self, script: Script<'_>, reporter: &Reporter<'_>) -> Result<(), Failed> {
-        let lost = |error: &dyn std::fmt::Display| Failed::new(format!("the command could not be run: {error}"));
+    pub(super) async fn run(&self, script: Script<'_>, reporter: &Reporter<'_>) -> Result<(), CommandError> {
+        let lost = |error: &dyn std::fmt::Display| CommandError::Lost(error.to_string());
         let started = guest_process::start(self.guest().socket, Some(&self.token), script).await;
         let mut process = started.map_err(|error| lost(&error))?;
         let (mut stdout, mut stderr) = (Splitter::default(), Splitter::default());
@@ -104,11 +120,7 @@ impl BuildMachine {
                 Output::Ended { exit_code, status } => {
                     stdout.flush(said);
                     stderr.flush(complained);
-                    return if exit_code == 0 {
-                        Ok(())
-                    } else {
-                        Err(Failed::new(format!("the command failed: {status}")))
-                    };
+                    return if exit_code == 0 { Ok(()) } else { Err(CommandError::Exited(status)) };
                 }
             }
         }

@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::layers::Layer;
 use super::log::Splitter;
-use super::machine::BuildMachine;
+use super::machine::{BuildMachine, CommandError};
 use super::plan::{Act, Copy, CopyFrom, Planned, PlannedStage};
 use super::runner::{Failed, Held, Job, Reporter};
 use super::{MOST_UPLOAD_BYTES, scripts};
@@ -18,6 +18,9 @@ use crate::id::FilesId;
 use crate::log::LogLevel;
 use crate::start_command::DEFAULT_USER;
 use crate::world::World;
+
+/// Of a command, in the text of its failure. Scripts can be long, and the log shows them whole.
+const MOST_NAMED_CHARS: usize = 1000;
 
 impl Job {
     /// Does the steps after the first `done`, beginning with `begins`. `ends` are the files of earlier stages.
@@ -69,7 +72,8 @@ impl Job {
         match &step.act {
             Act::Run { line, user } => {
                 let workdir = step.settings.workdir.as_deref();
-                machine.run(Script { user, line, workdir, env: &step.settings.env }, reporter).await?;
+                let ran = machine.run(Script { user, line, workdir, env: &step.settings.env }, reporter).await;
+                ran.map_err(|error| describe_in_e2b_words(line, &error))?;
             }
             Act::Copy(copy) => self.copy(world, machine, copy, ends, reporter).await?,
             Act::MakeWorkdir { path } => {
@@ -115,7 +119,7 @@ impl Job {
         let (mode, unpack) = (mode.as_deref().unwrap_or(""), if *unpack { "1" } else { "" });
         let env =
             variables(&[("source", source), ("target", target), ("owner", &owner), ("mode", mode), ("unpack", unpack)]);
-        machine.run(as_root(&scripts::copy(), &env), reporter).await
+        Ok(machine.run(as_root(&scripts::copy(), &env), reporter).await?)
     }
 
     /// Carries what `pattern` matches in the files of another stage to `machine`. It is packed inside a sandbox and unpacked inside another;
@@ -168,6 +172,17 @@ async fn pack(
         }
     }
     Err(lost(&"the sandbox ended"))
+}
+
+/// As E2B words the failure of a `RUN` step: its test suites and users' programs look for this text.
+fn describe_in_e2b_words(line: &str, error: &CommandError) -> Failed {
+    let end = line.char_indices().nth(MOST_NAMED_CHARS).map_or(line.len(), |(end, _)| end);
+    let (shown, more) = (&line[..end], if end < line.len() { "…" } else { "" });
+    let reason = match error {
+        CommandError::Exited(status) => status.clone(),
+        CommandError::Lost(reason) => format!("command failed: {reason}"),
+    };
+    Failed::new(format!("failed to run command '{shown}{more}': {reason}"))
 }
 
 fn as_root<'a>(line: &'a str, env: &'a BTreeMap<String, String>) -> Script<'a> {

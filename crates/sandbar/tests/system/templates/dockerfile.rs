@@ -1,11 +1,12 @@
 //! Dockerfiles, from the context on disk to a sandbox that has what they say.
 
 use super::{build, cli, create, write};
-use crate::support::Server;
 use crate::support::program::text;
-use serde_json::Value;
+use crate::support::{Server, eventually};
+use serde_json::{Value, json};
 use std::fs::File;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 const DOCKERFILE: &str = r#"ARG BASE=e2bdev/base
 FROM ${BASE}:any AS make
@@ -116,11 +117,31 @@ fn what_fails_is_shown_in_the_dockerfile() {
     let said = attempt("FROM e2bdev/base\nCOPY absent /x\n", 1);
     assert!(said.contains("absent"), "{said}");
     // Nothing of it is a template.
-    let create = server.call("POST", "/v2/sandboxes", Some(serde_json::json!({ "templateID": "broken" })));
+    let create = server.call("POST", "/v2/sandboxes", Some(json!({ "templateID": "broken" })));
     assert_eq!(create.status, 404, "{}", create.text());
     write(place.path(), &[("Dockerfile", "FROM e2bdev/base\nRUN exit 3\n")]);
     let failed = cli(&server).run(&["--json", "build", "--name", "broken", &context]);
     let last = text(&failed.stdout).lines().last().map(str::to_owned).expect("a line");
     let error: Value = serde_json::from_str(&last).expect("JSON");
     assert_eq!((&error["error"]["step"], &error["error"]["line"]), (&Value::from("3"), &Value::from(2)), "{last}");
+}
+
+#[test]
+fn a_step_of_an_unknown_user_fails_in_e2b_s_words() {
+    let server = Server::start();
+    let made = server.call("POST", "/v3/templates", Some(json!({ "name": "ghost" }))).json();
+    let named = |field: &str| made[field].as_str().unwrap_or_else(|| panic!("{field} in {made}"));
+    let build = format!("templates/{}/builds/{}", named("templateID"), named("buildID"));
+    let steps = json!([{ "type": "RUN", "args": ["whoami", "root123"], "force": true }]);
+    let start = json!({ "fromImage": "e2bdev/base", "steps": steps });
+    assert_eq!(server.call("POST", &format!("/v2/{build}"), Some(start)).status, 202);
+    let ended = eventually("the build ends", Duration::from_secs(60), || {
+        let status = server.call("GET", &format!("/{build}/status"), None).json();
+        (status["status"] == "error" || status["status"] == "ready").then_some(status)
+    });
+    assert_eq!(
+        ended["reason"]["message"],
+        "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'",
+        "{ended}"
+    );
 }
