@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod connection;
 mod content;
 mod control;
 mod edge;
@@ -14,6 +15,7 @@ mod elsewhere;
 mod query;
 mod routing;
 mod server;
+mod tally;
 mod tls;
 
 pub use content::Content;
@@ -36,6 +38,8 @@ pub struct ApiConfig {
     pub extensions: bool,
     /// Signs what TLS clients are shown; absent: only plain connections are served.
     pub authority: Option<Arc<Authority>>,
+    /// Most connections of clients at once, tunnels included; further ones are closed.
+    pub max_connections: usize,
 }
 
 /// The key is a secret.

@@ -4,7 +4,6 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{io, iter};
@@ -17,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use node::Node;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
@@ -25,18 +25,19 @@ use tracing::{debug, warn};
 
 use crate::ApiConfig;
 use crate::body::{self, Body, BodyError};
+use crate::connection::{ClientStream, HeadTimer};
 use crate::content::Content;
 use crate::control;
 use crate::edge::{self, Edge};
 use crate::elsewhere::Elsewhere;
 use crate::routing::{Plane, plane};
+use crate::tally::Tally;
 use crate::tls::{self, Tls};
 
 /// SDKs keep idle connections for 300 s, and real edges for 600 s; ours end last.
 const IDLE_PATIENCE: Duration = Duration::from_secs(900);
-/// From the first byte of a connection to its first whole request: a head that is never finished holds a buffer.
-/// Later heads count as idleness, which hyper does not tell apart.
-const FIRST_HEAD_PATIENCE: Duration = Duration::from_secs(30);
+/// From a head's first byte to its last: a head that is never finished holds a buffer.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between the wish to stop and the end of what is still being answered.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Lets large transfers move in large pieces.
@@ -75,13 +76,21 @@ pub async fn serve(
     // Tunnels and connections to sandboxes end with this; what is being answered gets STOP_PATIENCE first.
     let end = CancellationToken::new();
     let tls = config.authority.clone().map(|authority| Tls::new(authority, &config.domain));
+    let limit = config.max_connections;
+    let refused = Tally::new(&tasks, &end, move |count, peer| {
+        warn!(count, limit, peer = %peer.ip(), "closed new connections at once: there are as many as the limit allows");
+    });
+    let places = Arc::new(Semaphore::new(limit));
     let app = Arc::new(App { node, config, edge: Edge::new(tasks.clone(), end.clone()), elsewhere, tls });
     let mut connections = JoinSet::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         match accepted {
-            Ok((stream, peer)) => {
-                connections.spawn(serve_connection(stream, peer, Arc::clone(&app), stop.clone()));
-            }
+            Ok((stream, peer)) => match Arc::clone(&places).try_acquire_owned() {
+                Ok(permit) => {
+                    connections.spawn(serve_connection(stream, peer, permit, Arc::clone(&app), stop.clone()));
+                }
+                Err(_) => refused.count(peer),
+            },
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -97,11 +106,16 @@ pub async fn serve(
     Ok(())
 }
 
-async fn serve_connection(stream: TcpStream, peer: SocketAddr, app: Arc<App>, stop: CancellationToken) {
-    let socket = match stream.set_nodelay(true).and_then(|()| stream.as_fd().try_clone_to_owned()) {
-        Ok(socket) => socket,
-        Err(error) => return debug!(%error, "the client is gone already"),
-    };
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    permit: OwnedSemaphorePermit,
+    app: Arc<App>,
+    stop: CancellationToken,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        return debug!(%error, "the client is gone already");
+    }
     // A connection that says nothing costs no more than its socket.
     let mut first = [0];
     let spoken = tokio::time::timeout(IDLE_PATIENCE, stream.peek(&mut first));
@@ -116,10 +130,12 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, app: Arc<App>, st
         },
         _ => (Either::Left(stream), Scheme::HTTP),
     };
+    let stream = ClientStream::new(stream, permit);
+    let state = stream.state();
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
-        .timer(TokioTimer::new())
+        .timer(HeadTimer { state: Arc::clone(&state), head_timeout: HEAD_TIMEOUT })
         .header_read_timeout(IDLE_PATIENCE)
         .max_buf_size(BUFFER_BYTES)
         .preserve_header_case(true);
@@ -136,8 +152,9 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, app: Arc<App>, st
         asking.cancel();
         answer(Arc::clone(&app), peer, scheme.clone(), request)
     });
+    // The first head may be HTTP/2's, and is read in part before hyper's clock starts.
     let unasked = async {
-        if tokio::time::timeout(FIRST_HEAD_PATIENCE, asked.cancelled()).await.is_ok() {
+        if tokio::time::timeout(HEAD_TIMEOUT, asked.cancelled()).await.is_ok() {
             std::future::pending::<()>().await;
         }
     };
@@ -158,7 +175,7 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, app: Arc<App>, st
         // Clients that go away and sandboxes that are cut end here: the normal course of things.
         debug!(%error, "a connection ended early");
         if is_broken_answer(&*error) {
-            reset_when_closed(&socket);
+            state.reset_when_closed();
         }
     }
 }
@@ -166,14 +183,6 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, app: Arc<App>, st
 /// Whether what ended the connection is an answer that could not be completed.
 fn is_broken_answer(error: &(dyn Error + 'static)) -> bool {
     iter::successors(Some(error), |&error| error.source()).any(|error| error.is::<BodyError>())
-}
-
-/// Makes the connection end with a reset. After a plain end in the middle of an answer, some SDKs (Python 2.45) blame a
-/// time-out; after a reset, all of them ask whether the sandbox still runs.
-fn reset_when_closed(socket: &OwnedFd) {
-    if let Err(error) = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO)) {
-        debug!(%error, "the connection will end without a reset");
-    }
 }
 
 async fn answer(

@@ -148,6 +148,13 @@ fn allow_many_files() {
     }
 }
 
+/// A request to a sandbox takes two descriptors, and sandboxes themselves some more.
+fn max_connections() -> usize {
+    const MOST: u64 = 16_384;
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from((descriptors / 4).min(MOST)).expect("it is at most MOST")
+}
+
 async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
     let directory = take(&config).await?;
     let api_key = match &config.api_key {
@@ -199,7 +206,8 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
         let router = rest::router(workshop.studio.clone(), &workshop.face(&domain), stop.clone());
         Elsewhere::new(TowerToHyperService::new(router))
     });
-    let face = ApiConfig { api_key, domain, extensions: config.extensions, authority };
+    let face =
+        ApiConfig { api_key, domain, extensions: config.extensions, authority, max_connections: max_connections() };
     let serving =
         tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere.unwrap_or_default(), stop.clone()));
     let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node));

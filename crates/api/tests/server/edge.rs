@@ -170,7 +170,7 @@ async fn streams_pass_as_they_come_and_break_when_the_sandbox_goes() {
 async fn a_broken_stream_is_a_reset_connection() {
     let server = Server::start().await;
     let id = sandbox(&server).await;
-    let mut client = tokio::net::TcpStream::connect(server.address).await.expect("the server listens");
+    let mut client = TcpStream::connect(server.address).await.expect("the server listens");
     let head = format!("GET /stream HTTP/1.1\r\nhost: x\r\ne2b-sandbox-id: {id}\r\ne2b-sandbox-port: {GUEST}\r\n\r\n");
     client.write_all(head.as_bytes()).await.expect("sent");
     let mut seen = Vec::new();
@@ -218,7 +218,7 @@ async fn refused_uploads_are_answered_however_large() {
         ("POST /files", vec![("e2b-sandbox-id", "inone")], 400),
     ] {
         // Like SDKs do, the client looks for the answer only when all is sent.
-        let mut client = tokio::net::TcpStream::connect(server.address).await.expect("the server listens");
+        let mut client = TcpStream::connect(server.address).await.expect("the server listens");
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let head = format!("{line} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{headers}\r\n", content.len());
         client.write_all(head.as_bytes()).await.expect("the head is sent");
@@ -259,16 +259,16 @@ async fn uploads_and_downloads_pass_whole() {
 async fn connections_to_guests_are_used_again() {
     let server = Server::start().await;
     let id = sandbox(&server).await;
-    let stream = tokio::net::TcpStream::connect(server.address).await.expect("the server listens");
+    let stream = TcpStream::connect(server.address).await.expect("the server listens");
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
     tokio::spawn(connection);
     for _ in 0..50 {
-        let request = http::Request::builder()
+        let request = Request::builder()
             .uri("/x")
             .header("host", "localhost")
             .header("e2b-sandbox-id", &id)
             .header("e2b-sandbox-port", "49983")
-            .body(http_body_util::Empty::<Bytes>::new())
+            .body(Empty::<Bytes>::new())
             .expect("a request");
         let answer = sender.send_request(request).await.expect("an answer");
         answer.into_body().collect().await.expect("a body");
@@ -406,13 +406,13 @@ async fn old_sdks_send_routing_headers_with_control_calls() {
 async fn cleartext_http2_is_understood() {
     let server = Server::start().await;
     let id = sandbox(&server).await;
-    let stream = tokio::net::TcpStream::connect(server.address).await.expect("the server listens");
-    let executor = hyper_util::rt::TokioExecutor::new();
+    let stream = TcpStream::connect(server.address).await.expect("the server listens");
+    let executor = TokioExecutor::new();
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await.expect("HTTP/2");
     tokio::spawn(connection);
     let uri = format!("http://{SERVICE_PORT}-{id}.localhost/two");
-    let request = http::Request::builder().uri(uri).body(http_body_util::Empty::<Bytes>::new()).expect("a request");
+    let request = Request::builder().uri(uri).body(Empty::<Bytes>::new()).expect("a request");
     let answer = sender.send_request(request).await.expect("an answer");
     assert_eq!(answer.status(), 200);
     let seen: Value =
@@ -423,7 +423,7 @@ async fn cleartext_http2_is_understood() {
     );
 
     let uri = format!("http://{GUEST}-{id}.localhost/stream");
-    let request = http::Request::builder().uri(uri).body(http_body_util::Empty::<Bytes>::new()).expect("a request");
+    let request = Request::builder().uri(uri).body(Empty::<Bytes>::new()).expect("a request");
     let mut body = sender.send_request(request).await.expect("an answer").into_body();
     assert_eq!(frame(&mut body).await.expect("the first event"), "data: first\n\n");
     assert_eq!(server.call(&format!("DELETE /sandboxes/{id}"), "").await.status, 204);

@@ -1,5 +1,6 @@
 //! The server over a node whose engine is in memory.
 
+mod connections;
 mod control;
 mod edge;
 mod elsewhere;

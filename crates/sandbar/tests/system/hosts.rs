@@ -170,6 +170,23 @@ fn strangers_who_do_not_finish_are_in_nobody_s_way() {
     assert_eq!(ask(), "200");
 }
 
+#[test]
+fn a_connection_takes_one_descriptor() {
+    const MANY: usize = 300;
+    let server = Server::start();
+    let note: Value =
+        serde_json::from_slice(&std::fs::read(server.file("server.json")).expect("a note")).expect("JSON");
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", note["pid"])).expect("the server runs").count();
+    let before = open();
+    let silent: Vec<TcpStream> =
+        (0..MANY).map(|_| TcpStream::connect(&server.address).expect("the server listens")).collect();
+    eventually("all connections are accepted", TWENTY, || (open() >= before + MANY).then_some(()));
+    // Accepted after the others. A few descriptors more are those of the server's own work.
+    assert_eq!(server.call("GET", "/health", None).status, 200);
+    assert!(open() < before + MANY + 50, "{} for {MANY} connections", open() - before);
+    drop(silent);
+}
+
 fn trust(data: &Path, arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(["trust", "--data"]).arg(data).args(arguments).output().expect("the program runs")
 }

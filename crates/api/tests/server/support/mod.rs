@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
 /// Where the service listens inside every sandbox.
 pub(crate) const SERVICE_PORT: u16 = 3000;
+/// Of one server.
+pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// Longest wait for anything that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -116,6 +118,7 @@ impl Server {
             domain: format!("localhost:{}", address.port()),
             extensions,
             authority: Some(Arc::clone(&authority)),
+            max_connections: MAX_CONNECTIONS,
         };
         tokio::spawn(serve(listener, Arc::clone(&node), config, elsewhere, stop.clone()));
         Self { address, authority, engine, node, seen, stop, _directory: directory }

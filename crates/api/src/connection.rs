@@ -1,0 +1,151 @@
+//! A client's connection beneath HTTP: plain or TLS, its place among all connections, how it ends, and how long
+//! the head of a request may take.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::rt::{Sleep, Timer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
+use tracing::debug;
+
+/// What the server knows of a connection while hyper has its stream.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionState {
+    /// Reads that gave bytes.
+    reads: AtomicU64,
+    reset: AtomicBool,
+}
+
+impl ConnectionState {
+    /// Makes the connection end with a reset. After a plain end in the middle of a response, some SDKs (Python 2.45)
+    /// blame a time-out; after a reset, all of them ask whether the sandbox still runs.
+    pub(crate) fn reset_when_closed(&self) {
+        self.reset.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The stream of a connection. It keeps the connection's permit also when it becomes a tunnel.
+pub(crate) struct ClientStream {
+    io: Either<TcpStream, TlsStream<TcpStream>>,
+    state: Arc<ConnectionState>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl ClientStream {
+    pub(crate) fn new(io: Either<TcpStream, TlsStream<TcpStream>>, permit: OwnedSemaphorePermit) -> Self {
+        Self { io, state: Arc::default(), _permit: permit }
+    }
+
+    pub(crate) fn state(&self) -> Arc<ConnectionState> {
+        Arc::clone(&self.state)
+    }
+}
+
+impl Drop for ClientStream {
+    fn drop(&mut self) {
+        if !self.state.reset.load(Ordering::Relaxed) {
+            return;
+        }
+        let socket = match &self.io {
+            Either::Left(stream) => stream,
+            Either::Right(stream) => stream.get_ref().0,
+        };
+        if let Err(error) = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO)) {
+            debug!(%error, "the connection will end without a reset");
+        }
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.state.reads.fetch_add(1, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// hyper's clock of an HTTP/1.1 connection. hyper has one timeout from the end of a response to the end of the next
+/// request's head; given this clock, it is the timeout of an idle connection, and the head's first byte replaces it by
+/// `head_timeout`.
+#[derive(Clone)]
+pub(crate) struct HeadTimer {
+    pub(crate) state: Arc<ConnectionState>,
+    pub(crate) head_timeout: Duration,
+}
+
+struct HeadDeadline {
+    sleep: Pin<Box<tokio::time::Sleep>>,
+    timer: HeadTimer,
+    /// Reads when the wait began; `None` once the head has begun.
+    idle_since: Option<u64>,
+}
+
+impl Future for HeadDeadline {
+    type Output = ();
+
+    /// hyper polls this after every read that did not complete the head.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let reads = self.timer.state.reads.load(Ordering::Relaxed);
+        if self.idle_since.is_some_and(|before| before != reads) {
+            self.idle_since = None;
+            let deadline = tokio::time::Instant::now() + self.timer.head_timeout;
+            self.sleep.as_mut().reset(deadline);
+        }
+        self.sleep.as_mut().poll(cx)
+    }
+}
+
+impl Sleep for HeadDeadline {}
+
+impl Timer for HeadTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
+        self.sleep_until(self.now() + duration)
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        let sleep = Box::pin(tokio::time::sleep_until(deadline.into()));
+        let idle_since = Some(self.state.reads.load(Ordering::Relaxed));
+        Box::pin(HeadDeadline { sleep, timer: self.clone(), idle_since })
+    }
+
+    fn now(&self) -> Instant {
+        tokio::time::Instant::now().into()
+    }
+}

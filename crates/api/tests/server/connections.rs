@@ -1,0 +1,64 @@
+//! Connections beneath HTTP: how long they may take, and how many there may be.
+
+use std::io;
+use std::time::Duration;
+
+use crate::support::{KEY, MAX_CONNECTIONS, PATIENCE, Server, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// One request on a connection that is kept.
+async fn ask(stream: &mut TcpStream) -> io::Result<()> {
+    let request = format!("GET /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {KEY}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n[]") {
+        answer.push(stream.read_u8().await?);
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    Ok(())
+}
+
+/// Whether the server closes the connection within `limit`.
+async fn is_closed(stream: &mut TcpStream, limit: Duration) -> bool {
+    let mut rest = Vec::new();
+    tokio::time::timeout(limit, stream.read_to_end(&mut rest)).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_head_has_a_timeout_and_idle_connections_are_kept() {
+    let server = Server::start().await;
+    let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
+    ask(&mut stream).await.expect("an answer");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    ask(&mut stream).await.expect("an answer");
+    let begun = Instant::now();
+    // A byte now and then does not extend it.
+    for piece in ["GET /v2/sand", "boxes HTTP/1.1\r\n", "Host: loc"] {
+        stream.write_all(piece.as_bytes()).await.expect("the head is read");
+        assert!(!is_closed(&mut stream, Duration::from_secs(8)).await, "after {:?}", begun.elapsed());
+    }
+    assert!(is_closed(&mut stream, Duration::from_secs(60)).await, "a head that is never finished is cut");
+    assert!(begun.elapsed() < Duration::from_secs(35), "after {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_and_others_served() {
+    let server = Server::start().await;
+    let mut open = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
+        ask(&mut stream).await.expect("an answer");
+        open.push(stream);
+    }
+    let mut one_more = TcpStream::connect(server.address).await.expect("the kernel accepts it");
+    assert!(is_closed(&mut one_more, PATIENCE).await);
+    ask(&mut open[0]).await.expect("an answer");
+    open.truncate(MAX_CONNECTIONS / 2);
+    eventually("the places of closed connections are free", async || {
+        let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
+        ask(&mut stream).await.ok()
+    })
+    .await;
+}
