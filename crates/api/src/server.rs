@@ -61,6 +61,8 @@ pub(crate) struct App {
     pub elsewhere: Elsewhere,
     /// Absent: plain connections only.
     tls: Option<Tls>,
+    /// Calls of the control plane with a wrong key.
+    pub wrong_keys: Arc<Tally>,
 }
 
 /// Serves `node` on `listener`, and `elsewhere` what is for neither its control plane nor its sandboxes, until `stop`; then
@@ -76,12 +78,15 @@ pub async fn serve(
     // Tunnels and connections to sandboxes end with this; what is being answered gets STOP_PATIENCE first.
     let end = CancellationToken::new();
     let tls = config.authority.clone().map(|authority| Tls::new(authority, &config.domain));
+    let wrong_keys = Tally::new(&tasks, &end, |count, peer| {
+        warn!(count, peer = %peer.ip(), "refused calls with a wrong API key");
+    });
     let limit = config.max_connections;
     let refused = Tally::new(&tasks, &end, move |count, peer| {
         warn!(count, limit, peer = %peer.ip(), "closed new connections at once: there are as many as the limit allows");
     });
     let places = Arc::new(Semaphore::new(limit));
-    let app = Arc::new(App { node, config, edge: Edge::new(tasks.clone(), end.clone()), elsewhere, tls });
+    let app = Arc::new(App { node, config, edge: Edge::new(tasks.clone(), end.clone()), elsewhere, tls, wrong_keys });
     let mut connections = JoinSet::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         match accepted {

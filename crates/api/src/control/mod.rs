@@ -24,6 +24,7 @@ mod view;
 mod volume_content;
 mod volumes;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
@@ -198,8 +199,10 @@ fn authenticate(app: &App, request: &Request<Content>, segments: &[&str]) -> Res
     let given = given.or_else(|| if segments == ["teams"] { token() } else { None });
     let given = given.ok_or_else(|| refuse("the X-API-Key header is missing"))?;
     if bool::from(given.ct_eq(app.config.api_key.as_bytes())) {
-        Ok(())
-    } else {
-        Err(refuse("the API key is not valid for this server"))
+        return Ok(());
     }
+    if let Some(peer) = request.extensions().get::<SocketAddr>() {
+        app.wrong_keys.count(*peer);
+    }
+    Err(refuse("the API key is not valid for this server"))
 }
