@@ -13,6 +13,7 @@ mod control;
 mod edge;
 mod elsewhere;
 mod query;
+mod request_id;
 mod routing;
 mod server;
 mod tally;

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, warn};
+use tracing::{Instrument as _, debug, info_span, warn};
 
 use crate::ApiConfig;
 use crate::body::{self, Body, BodyError};
@@ -30,6 +30,7 @@ use crate::content::Content;
 use crate::control;
 use crate::edge::{self, Edge};
 use crate::elsewhere::Elsewhere;
+use crate::request_id::RequestIds;
 use crate::routing::{Plane, plane};
 use crate::tally::Tally;
 use crate::tls::{self, Tls};
@@ -63,6 +64,7 @@ pub(crate) struct App {
     tls: Option<Tls>,
     /// Calls of the control plane with a wrong key.
     pub wrong_keys: Arc<Tally>,
+    request_ids: RequestIds,
 }
 
 /// Serves `node` on `listener`, and `elsewhere` what is for neither its control plane nor its sandboxes, until `stop`; then
@@ -86,7 +88,9 @@ pub async fn serve(
         warn!(count, limit, peer = %peer.ip(), "closed new connections at once: there are as many as the limit allows");
     });
     let places = Arc::new(Semaphore::new(limit));
-    let app = Arc::new(App { node, config, edge: Edge::new(tasks.clone(), end.clone()), elsewhere, tls, wrong_keys });
+    let edge = Edge::new(tasks.clone(), end.clone());
+    let app = App { node, config, edge, elsewhere, tls, wrong_keys, request_ids: RequestIds::default() };
+    let app = Arc::new(app);
     let mut connections = JoinSet::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         match accepted {
@@ -201,7 +205,10 @@ async fn answer(
     parts.extensions.insert(peer);
     parts.extensions.insert(scheme);
     let (content, rest) = Content::new(content);
-    let response = dispatch(&app, plane, Request::from_parts(parts, content)).await;
+    let id = app.request_ids.id_for(&parts.headers);
+    let span = info_span!("request", id = id.as_str());
+    let mut response = dispatch(&app, plane, Request::from_parts(parts, content)).instrument(span).await;
+    id.mark(response.headers_mut());
     // Streams begin while their requests may still be read; what is whole was made without reading more.
     let whole = match response.body() {
         Body::Whole(_) => true,

@@ -1,8 +1,9 @@
 //! The control plane, call by call: statuses, bodies and headers as SDKs of both generations need them.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::support::{KEY, Server, eventually, text};
+use crate::support::{KEY, SERVICE_PORT, Server, edge_headers, eventually, text};
 use node::SandboxesConfig;
 use node::ports::EngineError;
 use serde_json::{Value, json};
@@ -477,4 +478,32 @@ async fn a_head_that_is_never_finished_is_cut_long_before_an_idle_connection() {
     assert!(answered.as_secs() >= 600, "{answered:?}");
     let silent = kept(&server, b"").await;
     assert!(silent.as_secs() >= 600, "{silent:?}");
+}
+
+#[tokio::test]
+async fn every_response_has_a_request_id() {
+    let server = Server::start().await;
+    let id = text(&server.create(json!({"templateID": "base"})).await, "sandboxID").to_owned();
+    let port = SERVICE_PORT.to_string();
+    let to_service = edge_headers(&id, &port);
+    let to_nothing = edge_headers(&id, "4444");
+    let key = [("x-api-key", KEY)];
+    let mut seen = HashSet::new();
+    for (line, headers, status) in [
+        ("GET /health", &[][..], 200),
+        ("GET /v2/sandboxes", &key, 200),
+        ("GET /v2/sandboxes", &[], 401),
+        ("GET /nothing", &key, 404),
+        ("GET /", &to_service, 200),
+        ("GET /", &to_nothing, 502),
+    ] {
+        let made = server.send(line, headers, "").await;
+        let made_id = made.header("x-request-id").unwrap_or_else(|| panic!("{line} has none")).to_owned();
+        assert!(made.status == status && seen.insert(made_id), "{line}: {:?}", made.headers);
+        let own = [headers, &[("x-request-id", "mine-1")]].concat();
+        assert_eq!(server.send(line, &own, "").await.header("x-request-id"), Some("mine-1"), "{line}");
+    }
+    // A service sees what the client sent, and nothing of ours.
+    let arrived = server.send("GET /", &to_service, "").await.json();
+    assert_eq!(arrived["headers"].get("x-request-id"), None);
 }
