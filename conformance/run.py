@@ -3,6 +3,7 @@
     python3 conformance/run.py --server target/release/sandbar            all pinned SDKs, and the newest releases
     python3 conformance/run.py --server … --check                         fail unless the table holds as committed
     python3 conformance/run.py --server … --quick --only python-2.63    a small part, nothing is written
+    python3 conformance/run.py --server … --https                         by E2B_DOMAIN over TLS, nothing is written
     python3 conformance/run.py --url http://127.0.0.1:4980 --key e2b_…    any other server that claims the protocol
 
 Needs Python 3.11 and, for the JavaScript SDK, node and npm. Everything else is installed into .cache/ (SANDBAR_CACHE).
@@ -96,7 +97,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--soak", action="store_true", help="only the pause/resume cycles, 100 of them; nothing is written")
     parser.add_argument("--workers", type=int, default=3, help="columns at once (default 3)")
     parser.add_argument("--concurrency", type=int, default=3, help="scenarios at once in a column (default 3)")
-    parser.add_argument("--https", action="store_true", help="everything over TLS, for SDKs then HTTP/2; nothing is written")
+    parser.add_argument("--https", action="store_true", help="everything over TLS with E2B_DOMAIN and no URL, as with E2B's cloud; nothing is written")
     parser.add_argument("--no-newest", action="store_true", help="do not ask the registries for newer releases")
     parser.add_argument("--json", type=Path, help="write every outcome, with traces, to this file")
     arguments = parser.parse_args()

@@ -29,15 +29,21 @@ class Target:
     token: str | None = None
     # Of the authority that signs for its hosts, when it is ours to know.
     certificate: Path | None = None
+    # Given, SDKs get this domain and no URL, as with E2B's cloud.
+    domain: str | None = None
 
     def over_tls(self) -> "Target":
-        """The same server by the name its certificate is for."""
-        secured = f"https://localhost:{urllib.parse.urlsplit(self.url).port}"
-        return dataclasses.replace(self, url=secured, sandbox_url=secured)
+        """The same server by the names its certificates are for."""
+        domain = f"localhost:{urllib.parse.urlsplit(self.url).port}"
+        return dataclasses.replace(self, url=f"https://{domain}", sandbox_url=f"https://{domain}", domain=domain)
 
     def environment(self) -> dict[str, str]:
+        # For requests that scenarios make without an SDK.
+        plain = {"SANDBAR_CONFORMANCE_URL": self.url, "SANDBAR_CONFORMANCE_SANDBOX_URL": self.sandbox_url}
+        if self.domain:
+            return {"E2B_API_KEY": self.key, "E2B_DOMAIN": self.domain, **plain}
         urls = {"E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.sandbox_url, "E2B_VOLUME_API_URL": self.url}
-        return {"E2B_API_KEY": self.key, **urls}
+        return {"E2B_API_KEY": self.key, **urls, **plain}
 
 
 class ServerError(Exception):

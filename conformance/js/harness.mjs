@@ -99,8 +99,8 @@ class Scope {
     this.module = module
     this.Sandbox = sdk.Sandbox
     this.mark = `${RUN_ID}-js-${name}`
-    this.url = process.env.E2B_API_URL.replace(/\/$/, '')
-    this.sandboxUrl = process.env.E2B_SANDBOX_URL.replace(/\/$/, '')
+    this.url = process.env.SANDBAR_CONFORMANCE_URL.replace(/\/$/, '')
+    this.sandboxUrl = process.env.SANDBAR_CONFORMANCE_SANDBOX_URL.replace(/\/$/, '')
     this.key = process.env.E2B_API_KEY
     this.cycles = Number(process.env.SANDBAR_CONFORMANCE_CYCLES ?? 20)
     this.made = []

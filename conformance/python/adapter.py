@@ -58,8 +58,8 @@ class Sdk:
         self.flavour = flavour
         self.is_async = flavour == "async"
         self.Sandbox = e2b.AsyncSandbox if self.is_async else e2b.Sandbox
-        self.url = os.environ["E2B_API_URL"].rstrip("/")
-        self.sandbox_url = os.environ["E2B_SANDBOX_URL"].rstrip("/")
+        self.url = os.environ["SANDBAR_CONFORMANCE_URL"].rstrip("/")
+        self.sandbox_url = os.environ["SANDBAR_CONFORMANCE_SANDBOX_URL"].rstrip("/")
         self.key = os.environ["E2B_API_KEY"]
         self.cycles = int(os.environ.get("SANDBAR_CONFORMANCE_CYCLES", "20"))
         self._features = self._look()

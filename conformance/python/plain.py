@@ -15,8 +15,8 @@ RUN_ID = uuid.uuid4().hex[:10]
 class Plain:
     def __init__(self):
         self.flavour = "http"
-        self.url = os.environ["E2B_API_URL"].rstrip("/")
-        self.sandbox_url = os.environ["E2B_SANDBOX_URL"].rstrip("/")
+        self.url = os.environ["SANDBAR_CONFORMANCE_URL"].rstrip("/")
+        self.sandbox_url = os.environ["SANDBAR_CONFORMANCE_SANDBOX_URL"].rstrip("/")
         self.key = os.environ["E2B_API_KEY"]
 
     def has(self, _feature: str) -> bool:

@@ -153,6 +153,10 @@ async def scenario_failure(sdk):
     true("7" in str(error), f"the exit status is told: {error}")
     true(any("broken" in entry.message for entry in logs), "what the command said is told")
     await sdk.raises(e2b.SandboxException, sdk.Sandbox.create, name)
+    ghost = _builder(sdk)().from_base_image().run_cmd("whoami", user="root123")
+    refused = await sdk.raises(e2b.BuildException, _builder(sdk).build, ghost, name + "-ghost")
+    expected = "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'"
+    true(expected in str(refused), f"an unknown user in E2B's words: {refused}")
     image = _builder(sdk)().from_image("127.0.0.1:1/none:1")
     refused = await sdk.raises(e2b.BuildException, _builder(sdk).build, image, name + "-image")
     true("cannot be pulled" in str(refused), f"an image that nobody has is named: {refused}")
