@@ -5,6 +5,8 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use serde_json::json;
 use tar::EntryType::{Block, Char, Directory, Link, Regular, Symlink};
 use tar::{Builder, EntryType, Header};
@@ -271,4 +273,72 @@ fn attributes_that_programs_use_are_kept() {
     let length = rustix::fs::listxattr(root.path().join("file"), &mut names[..]).expect("attributes");
     let names = String::from_utf8_lossy(&names[..length]).into_owned();
     assert!(names.contains("user.kept") && !names.contains("overlay"), "{names:?}");
+}
+
+/// Headers whose checksums are right, with names, links and sizes that try to lead out of the tree or to its limits.
+fn hostile_entry() -> impl Strategy<Value = Vec<u8>> {
+    let kind = prop_oneof![
+        Just(b'0'),
+        Just(b'1'),
+        Just(b'2'),
+        Just(b'3'),
+        Just(b'5'),
+        Just(b'6'),
+        Just(b'x'),
+        Just(b'L'),
+        any::<u8>()
+    ];
+    let part = prop_oneof![
+        Just(".."),
+        Just("."),
+        Just("a"),
+        Just("b"),
+        Just("dev"),
+        Just(".wh.a"),
+        Just(".wh..wh..opq"),
+        Just("")
+    ];
+    let path = vec(part, 0..5).prop_map(|parts| parts.join("/"));
+    let size = prop_oneof![Just(0_u64), 0_u64..1200, any::<u64>()];
+    let damage = vec((0_usize..512, any::<u8>()), 0..3);
+    (kind, path.clone(), path, size, damage, vec(any::<u8>(), 0..3)).prop_map(
+        |(kind, path, link, size, damage, fill)| {
+            let mut header = Header::new_gnu();
+            header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+            header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
+            header.set_entry_type(EntryType::new(kind));
+            header.set_mode(0o755);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(0);
+            header.set_size(size);
+            for (at, byte) in damage {
+                header.as_mut_bytes()[at] = byte;
+            }
+            header.set_cksum();
+            let content: Vec<u8> = fill.iter().flat_map(|byte| [*byte; 512]).collect();
+            [header.as_bytes().to_vec(), content].concat()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn hostile_layers_stay_in_their_tree(
+        layers in vec(vec(hostile_entry(), 0..8).prop_map(|entries| entries.concat()), 1..3),
+        other in vec(any::<u8>(), 0..100),
+        magic in prop_oneof![Just(&[][..]), Just(&[0x1f, 0x8b, 8][..]), Just(&[0x28, 0xb5, 0x2f, 0xfd][..])],
+    ) {
+        let place = tempfile::tempdir().expect("a directory");
+        let root = place.path().join("root");
+        fs::create_dir(&root).expect("a directory");
+        fs::write(place.path().join("a"), "outside").expect("a file");
+        // Refused or not: nothing panics, and nothing is changed outside.
+        let _ = apply(&root, &layers);
+        let _ = apply(&root, &[[magic, &other].concat()]);
+        prop_assert_eq!(text(&place.path().join("a")), "outside");
+        prop_assert_eq!(fs::read_dir(place.path()).expect("a directory").count(), 2);
+    }
 }

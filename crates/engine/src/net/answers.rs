@@ -68,6 +68,8 @@ mod tests {
     use hickory_proto::rr::rdata::{A, CNAME, TXT};
 
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn name(text: &str) -> Name {
         Name::from_ascii(text).unwrap()
@@ -139,5 +141,29 @@ mod tests {
         };
         assert!(asked_after(0) && asked_after(MOST_ALIASES));
         assert!(!asked_after(MOST_ALIASES + 1));
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_read_without_harm(
+            addresses in vec(any::<[u8; 4]>(), 0..6),
+            damage in vec((any::<usize>(), any::<u8>()), 0..8),
+            cut in 0_usize..8,
+        ) {
+            let mut records: Vec<Record> = addresses.into_iter().map(|address| a("b.example.", address)).collect();
+            records.push(cname("a.example.", "b.example."));
+            records.push(cname("b.example.", "a.example."));
+            let mut bytes = answer(records).to_vec().expect("an answer");
+            for (at, byte) in damage {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            bytes.truncate(bytes.len() - cut);
+            if let Ok(mut message) = Message::from_vec(&bytes) {
+                filter(&mut message, |mention| mention.address.is_loopback());
+                let left = message.answers.iter().any(|record| matches!(&record.data, RData::A(it) if !it.0.is_loopback()));
+                prop_assert!(!left, "what is refused is gone");
+            }
+        }
     }
 }

@@ -276,3 +276,31 @@ async fn write_message(stream: &mut TcpStream, message: &[u8]) -> io::Result<()>
     let framed = [&length.to_be_bytes(), message].concat();
     stream.write_all(&framed).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_question_is_refused_in_form(
+            damage in vec((any::<usize>(), any::<u8>()), 0..6),
+            other in vec(any::<u8>(), 0..64),
+        ) {
+            let mut asked = question("a.example", RecordType::A).expect("a name").to_vec().expect("a question");
+            for (at, byte) in damage {
+                let at = at % asked.len();
+                asked[at] = byte;
+            }
+            for question in [asked, other] {
+                if let Some(refusal) = failure(&question, ResponseCode::Refused) {
+                    let refusal = Message::from_vec(&refusal).expect("a message");
+                    prop_assert_eq!(refusal.metadata.message_type, MessageType::Response);
+                    prop_assert_eq!(&refusal.metadata.id.to_be_bytes()[..], &question[..2]);
+                }
+            }
+        }
+    }
+}

@@ -190,6 +190,8 @@ fn host_of(authority: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn block(length_bytes: usize, content: &[u8]) -> Vec<u8> {
         let length = content.len().to_be_bytes();
@@ -281,5 +283,34 @@ mod tests {
     fn the_first_packet_of_quic_is_told_from_other_datagrams() {
         assert!(is_quic(&[0xc3; 1200]));
         assert!(!is_quic(&[0xc3; 1199]) && !is_quic(&[0x43; 1300]) && !is_quic(&[]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_opening_is_read_without_harm(
+            record in 1_usize..200,
+            damage in vec((any::<usize>(), any::<u8>()), 0..6),
+            request in "(GET|CONNECT|P-T) (/|http://[ -~]{0,20}) HTTP/1[.]1\r\n((Host|host|A): ?[ -~]{0,20}\r\n){0,3}(\r\n)?",
+            other in vec(any::<u8>(), 0..100),
+        ) {
+            let greeting = hello(&["api.example.com"], record);
+            for mut bytes in [greeting, request.into_bytes(), other] {
+                for (at, byte) in &damage {
+                    let at = at % bytes.len().max(1);
+                    if let Some(changed) = bytes.get_mut(at) {
+                        *changed = *byte;
+                    }
+                }
+                kind(&bytes);
+                is_quic(&bytes);
+                for end in 0..bytes.len() {
+                    // More bytes may tell more, but what was told stays true.
+                    let told = read(&bytes[..end]);
+                    if told != Opening::Unfinished {
+                        prop_assert_eq!(&told, &read(&bytes[..=end]), "after {} bytes", end);
+                    }
+                }
+            }
+        }
     }
 }

@@ -234,6 +234,8 @@ pub(super) fn boundary(content_type: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     /// The parts of a text fed in steps of `step` bytes.
     fn parts(text: &[u8], step: usize) -> Result<Vec<(Disposition, Vec<u8>)>, Malformed> {
@@ -293,5 +295,47 @@ mod tests {
         assert_eq!(boundary(r#"multipart/form-data; boundary="a b""#).as_deref(), Some("a b"));
         assert_eq!(boundary("multipart/form-data; boundary=abc").as_deref(), Some("abc"));
         assert_eq!(boundary("multipart/form-data"), None);
+    }
+
+    /// Text of which delimiters, line breaks and heads are likely parts.
+    fn hostile() -> impl Strategy<Value = Vec<u8>> {
+        let tokens: [&[u8]; 7] = [
+            b"\r\n--XX",
+            b"--XX",
+            b"--",
+            b"\r\n",
+            b"\r\n\r\n",
+            b"Content-Disposition: form-data; name=\"file\"; filename=\"a\\\"",
+            b"content-disposition:;filename*=utf-8''%ff%zz;name=",
+        ];
+        let token = proptest::sample::select(tokens.to_vec());
+        let piece = prop_oneof![token.prop_map(<[u8]>::to_vec), vec(any::<u8>(), 0..20)];
+        vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_texts_are_read_alike_however_they_are_cut(text in hostile(), step in 1_usize..32) {
+            prop_assert_eq!(parts(&text, text.len().max(1)), parts(&text, step));
+        }
+
+        #[test]
+        fn no_more_than_a_head_is_kept(text in hostile(), repeats in 1_usize..200) {
+            let mut parser = Multipart::new("XX");
+            for _ in 0..repeats {
+                if parser.push::<Malformed>(&text, |_| Ok(())).is_err() {
+                    break;
+                }
+                prop_assert!(parser.kept.len() <= LONGEST_HEAD + text.len());
+            }
+        }
+
+        #[test]
+        fn any_head_says_something_or_nothing(head in vec(any::<u8>(), 0..200), kind in any::<String>()) {
+            Disposition::parse(&head);
+            Disposition::parse(&[b"Content-Disposition: form-data;", &head[..]].concat());
+            boundary(&kind);
+            boundary(&format!("multipart/form-data; boundary={kind}"));
+        }
     }
 }

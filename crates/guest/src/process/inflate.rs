@@ -58,3 +58,66 @@ async fn inflate(mut queue: mpsc::Receiver<Vec<u8>>, mut process: pipe::Sender) 
     decoder.try_finish()?;
     process.write_all(decoder.get_ref()).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use tokio::io::AsyncReadExt;
+
+    /// What the process reads of these pieces. Ends, whatever the pieces are.
+    fn inflated(pieces: &[Vec<u8>]) -> Vec<u8> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (process, mut reader) = pipe::pipe().expect("a pipe");
+            let mut input = Inflating::new(process);
+            let sending = async move {
+                for piece in pieces {
+                    if input.push(piece).await.is_err() {
+                        break;
+                    }
+                }
+            };
+            let mut read = Vec::new();
+            let reading = reader.read_to_end(&mut read);
+            let ((), ended) = tokio::join!(sending, reading);
+            ended.expect("the pipe is read");
+            read
+        })
+    }
+
+    fn compressed(content: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(content).expect("memory");
+        encoder.finish().expect("memory")
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn whole_streams_come_out_however_they_are_cut(content in vec(any::<u8>(), 0..5000), size in 1_usize..600) {
+            let pieces: Vec<Vec<u8>> = compressed(&content).chunks(size).map(<[u8]>::to_vec).collect();
+            prop_assert_eq!(inflated(&pieces), content);
+        }
+
+        #[test]
+        fn damaged_streams_end(content in vec(any::<u8>(), 0..2000), damage in vec((any::<usize>(), any::<u8>()), 1..8)) {
+            let mut stream = compressed(&content);
+            for (at, byte) in damage {
+                let at = at % stream.len();
+                stream[at] = byte;
+            }
+            let pieces: Vec<Vec<u8>> = stream.chunks(97).map(<[u8]>::to_vec).collect();
+            prop_assert!(inflated(&pieces).len() <= 1032 * stream.len(), "deflate's own limit");
+        }
+
+        #[test]
+        fn bytes_that_are_no_stream_end(pieces in vec(vec(any::<u8>(), 0..200), 0..5)) {
+            inflated(&pieces);
+        }
+    }
+}

@@ -193,6 +193,8 @@ fn end(payload: &[u8]) -> Result<Option<Refusal>, Broken> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn framed(payload: &[u8]) -> Vec<u8> {
         let mut whole = vec![0];
@@ -230,5 +232,50 @@ mod tests {
         assert!(matches!(frame(2, Bytes::from_static(b"not json")), Err(Broken::Garbled(_))));
         let refused = br#"{"error":{"code":"not_found","message":"no"}}"#;
         assert!(matches!(frame(2, Bytes::from_static(refused)), Ok(Frame::End(Some(Refusal { status: 404, .. })))));
+    }
+
+    /// What a stream of `chunks` brings, up to its first error, and the most memory that was kept for an envelope.
+    fn taken(chunks: &[&[u8]]) -> (Vec<(u8, Bytes)>, bool, usize) {
+        let response = http::Response::builder().header("content-type", STREAM).body(reqwest::Body::from(""));
+        let call = Call::new("test", crate::transport::Repeat::Never, Duration::from_secs(5));
+        let mut frames = Frames::new(response.expect("an answer").into(), None, &call).expect("a stream");
+        let (mut found, mut most) = (Vec::new(), 0);
+        for chunk in chunks {
+            frames.chunk = Bytes::copy_from_slice(chunk);
+            loop {
+                match frames.take() {
+                    Ok(Some((flag, payload))) => {
+                        // Whatever it holds, it is a frame or an error.
+                        let _ = frame(flag, payload.clone());
+                        found.push((flag, payload));
+                    }
+                    Ok(None) => break,
+                    Err(_) => return (found, true, most),
+                }
+                most = most.max(frames.begun.capacity());
+            }
+        }
+        (found, false, most)
+    }
+
+    /// Bytes that are likely to be envelopes: heads with short, huge and wrong lengths among them.
+    fn hostile() -> impl Strategy<Value = Vec<u8>> {
+        let head = (any::<u8>(), prop_oneof![0_u32..40, any::<u32>(), Just(u32::MAX), Just(LONGEST as u32 + 1)]);
+        let head = head.prop_map(|(flag, length)| [&[flag][..], &length.to_be_bytes()].concat());
+        let json =
+            prop_oneof![Just(&b"{}"[..]), Just(&b"{\"error\":{\"code\":\"x\"}}"[..]), Just(&b"{\"error\":1"[..])];
+        let piece = prop_oneof![head, vec(any::<u8>(), 0..40), json.prop_map(<[u8]>::to_vec)];
+        vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_streams_are_read_alike_however_they_are_cut(wire in hostile(), size in 1_usize..64) {
+            let (whole, failed, _) = taken(&[&wire]);
+            let chunks: Vec<&[u8]> = wire.chunks(size).collect();
+            let (cut, failed_cut, most) = taken(&chunks);
+            prop_assert_eq!((whole, failed), (cut, failed_cut));
+            prop_assert!(most <= 2 * (HEAD + LONGEST), "{most} bytes are kept");
+        }
     }
 }

@@ -19,6 +19,8 @@ mod browse;
 mod checked;
 mod complaint;
 mod digest;
+#[cfg(test)]
+mod hostile;
 mod key;
 mod left_out;
 mod listing;

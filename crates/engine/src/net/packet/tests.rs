@@ -1,6 +1,8 @@
 //! Packets made here are whole and correctly summed; packets made by anybody are read without harm.
 
 use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 const V4: [&str; 2] = ["192.0.0.2:40000", "198.51.100.7:443"];
 const V6: [&str; 2] = ["[fd73::2]:40000", "[2001:db8::7]:443"];
@@ -203,5 +205,55 @@ fn no_packet_does_harm() {
         let mut frame = vec![0; numbers.next() as usize % 100];
         frame.fill_with(|| numbers.next() as u8);
         treat(&mut frame);
+    }
+}
+
+/// A frame that was true, with some bytes changed and its end moved.
+fn hostile() -> impl Strategy<Value = Vec<u8>> {
+    let made =
+        (any::<bool>(), any::<bool>(), any::<u8>(), vec(any::<u8>(), 0..100)).prop_map(|(v4, tcp, flags, payload)| {
+            let (source, destination) = ends(if v4 { V4 } else { V6 });
+            if tcp { tcp_frame(source, destination, flags, &payload) } else { udp_frame(source, destination, &payload) }
+        });
+    let damage = vec((any::<usize>(), any::<u8>()), 0..6);
+    (made, damage, 0_usize..4, any::<bool>()).prop_map(|(mut frame, damage, cut, fix_length)| {
+        for (at, byte) in damage {
+            let at = at % frame.len();
+            frame[at] = byte;
+        }
+        frame.truncate(frame.len() - cut);
+        let length = frame.len() - VNET;
+        if fix_length && frame[VNET] >> 4 == 4 {
+            frame[VNET + 2..VNET + 4].copy_from_slice(&(length as u16).to_be_bytes());
+        }
+        frame
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_harm(frame in prop_oneof![hostile(), vec(any::<u8>(), 0..200)]) {
+        let packet = frame.get(VNET..).unwrap_or_default();
+        for (from, why) in [("192.0.0.1", Unreachable::Port), ("fd73::1", Unreachable::Host)] {
+            let from: IpAddr = from.parse().unwrap();
+            // The caller answers by an address of the packet's own family.
+            if packet.first().is_some_and(|first| (first >> 4 == 4) == from.is_ipv4()) {
+                unreachable(packet, from, why);
+            }
+        }
+        match parse(&frame).map(|packet| packet.content) {
+            Some(Content::Udp(datagram)) => {
+                prop_assert!(frame.get(datagram.payload).is_some(), "the payload lies in the frame");
+            }
+            Some(Content::Tcp(segment)) => {
+                if let Some(answer) = reset(&segment) {
+                    assert_sums(&answer);
+                }
+                let mut changed = frame.clone();
+                readdress(&mut changed, segment.destination, segment.source);
+                prop_assert_eq!(parse(&changed).map(|packet| packet.source), Some(segment.destination.ip()));
+            }
+            Some(Content::Echo | Content::Other) | None => {}
+        }
     }
 }
