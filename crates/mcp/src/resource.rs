@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
-use tools::text::{Ended, Truncation, truncate};
+use tools::text::{Ended, Provenance, Saved, Truncation, truncate};
 
 use crate::size;
 use crate::workplace::Contents;
@@ -69,9 +69,10 @@ pub(crate) fn contents(uri: &str, path: &str, file: &Contents) -> Result<Resourc
     };
     let mut characters = budget;
     let mut shown = text.to_owned();
+    let explanation = Provenance::document(Saved::Whole { path }).explain();
     while size::of(&shown) > budget && characters > 1 {
         characters /= 2;
-        shown = truncate(text, Truncation { budget: characters, ended: Ended::Well, full_output: Some(path) }).text;
+        shown = truncate(text, Truncation { budget: characters, ended: Ended::Well, explanation: &explanation }).text;
     }
     if !file.whole {
         shown.push_str(&format!(

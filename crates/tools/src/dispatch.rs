@@ -19,7 +19,7 @@ use crate::live::{Live, Said};
 use crate::port::{Ground, Machine};
 use crate::result::{Block, ErrorCode, Failure, Outcome, ToolResult, conclude};
 use crate::screenshots::Screenshots;
-use crate::text::{Ended, Truncation, truncate};
+use crate::text::{Ended, Provenance, Truncation, truncate};
 use crate::tools::{self, BUDGET};
 
 /// Runs tools by name. Every call gives exactly one result; nothing that a model sends makes it fail otherwise.
@@ -154,7 +154,9 @@ impl Core {
             if let Block::Text(text) = block
                 && text.len() > BUDGET
             {
-                *text = truncate(text, Truncation { budget: BUDGET, ended: Ended::Well, full_output: None }).text;
+                let explanation = Provenance::UNSAVED_DOCUMENT.explain();
+                *text =
+                    truncate(text, Truncation { budget: BUDGET, ended: Ended::Well, explanation: &explanation }).text;
             }
         }
         result

@@ -1,5 +1,7 @@
 //! Paths as models write them, made absolute without asking the sandbox.
 
+use std::borrow::Cow;
+
 use crate::input::invalid;
 use crate::result::Failure;
 
@@ -52,6 +54,16 @@ pub(crate) fn normal(path: &str) -> String {
         }
     }
     format!("/{}", parts.join("/"))
+}
+
+/// A path for people and models: one that would break a line, or look like a quoted one, is quoted as JSON does, which is
+/// also how a model sends it back.
+pub(crate) fn shown(path: &str) -> Cow<'_, str> {
+    if path.starts_with('"') || path.contains(char::is_control) {
+        Cow::Owned(serde_json::Value::from(path).to_string())
+    } else {
+        Cow::Borrowed(path)
+    }
 }
 
 /// The directory that holds it; the root holds itself.

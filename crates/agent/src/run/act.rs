@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use serde_json::Value;
+use tools::text::{Provenance, Saved};
 use tools::{ErrorCode, ToolResult, Watch};
 
 use super::execute::{execute, output};
@@ -196,13 +197,14 @@ impl Run {
         if content.is_empty() {
             content.push(Part::Text("(no text)".into()));
         }
-        let whole = observe::whole(call, &result.structured).map(str::to_owned);
-        let whole = match whole {
-            None if call.name == "bash" => self.keep_whole(call, &content).await,
-            whole => whole,
-        };
+        let mut provenance = Provenance::of_result(&call.name, result);
+        let is_whole = result.structured["truncated"] != true && provenance.saved == Saved::Nowhere;
+        let kept = if call.name == "bash" && is_whole { self.keep_whole(call, &content).await } else { None };
+        if let Some(path) = &kept {
+            provenance.saved = Saved::Whole { path };
+        }
         let budget = self.plan.settings.result_budget;
-        let Shaped { content, truncated } = observe::shape(call, content, result.is_error, whole.as_deref(), budget);
+        let Shaped { content, truncated } = observe::shape(call, content, result.is_error, provenance, budget);
         let truncated = truncated || result.structured["truncated"] == true;
         let code = result.code.map(|code| code.as_str().to_owned());
         for fact in &facts {

@@ -3,8 +3,7 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
-use serde_json::Value;
-use tools::text::{Ended, Truncation, collapse_repeats, fold_overwrites, truncate};
+use tools::text::{Ended, Provenance, Truncation, collapse_repeats, fold_overwrites, truncate};
 
 use crate::message::{Part, ToolOutcome, ToolUse};
 
@@ -15,17 +14,15 @@ pub(super) struct Shaped {
     pub(super) truncated: bool,
 }
 
-/// Where the whole of a text can be read, which the notice about a cut names.
-pub(super) fn whole<'a>(call: &'a ToolUse, structured: &'a Value) -> Option<&'a str> {
-    match call.name.as_str() {
-        "bash" => structured["output_path"].as_str(),
-        "read_file" => structured["path"].as_str(),
-        _ => None,
-    }
-}
-
-/// Cuts all texts of a result to `budget` characters together.
-pub(super) fn shape(call: &ToolUse, content: Vec<Part>, is_error: bool, whole: Option<&str>, budget: usize) -> Shaped {
+/// Cuts all texts of a result to `budget` characters together. `provenance` completes the notice about a text that was not
+/// cut before; one that was keeps what its notice says.
+pub(super) fn shape(
+    call: &ToolUse,
+    content: Vec<Part>,
+    is_error: bool,
+    provenance: Provenance<'_>,
+    budget: usize,
+) -> Shaped {
     let mut left = budget;
     let mut truncated = false;
     let content = content
@@ -33,7 +30,7 @@ pub(super) fn shape(call: &ToolUse, content: Vec<Part>, is_error: bool, whole: O
         .map(|part| match part {
             Part::Text(text) => {
                 let text = if call.name == "bash" { collapse_repeats(&fold_overwrites(&text)) } else { text };
-                let fitted = fit(&text, left, is_error, whole);
+                let fitted = fit(&text, left, is_error, provenance);
                 truncated |= fitted.len() < text.len();
                 left = left.saturating_sub(fitted.chars().count());
                 Part::Text(fitted)
@@ -45,7 +42,7 @@ pub(super) fn shape(call: &ToolUse, content: Vec<Part>, is_error: bool, whole: O
 }
 
 /// Cuts a text, but not its last lines: notices, and how a command ended.
-fn fit(text: &str, budget: usize, is_error: bool, whole: Option<&str>) -> String {
+fn fit(text: &str, budget: usize, is_error: bool, provenance: Provenance<'_>) -> String {
     if text.chars().count() <= budget {
         return text.to_owned();
     }
@@ -53,8 +50,9 @@ fn fit(text: &str, budget: usize, is_error: bool, whole: Option<&str>) -> String
     let uncut = uncut(body);
     let room = budget.saturating_sub(foot.chars().count() + usize::from(!foot.is_empty()));
     let ended = if is_error { Ended::Badly } else { Ended::Well };
-    let mut cut =
-        truncate(uncut.as_deref().unwrap_or(body), Truncation { budget: room, ended, full_output: whole }).text;
+    let explanation = earlier_explanation(body).map_or_else(|| provenance.explain(), str::to_owned);
+    let how = Truncation { budget: room, ended, explanation: &explanation };
+    let mut cut = truncate(uncut.as_deref().unwrap_or(body), how).text;
     // The model is told the limit, not what the last lines left of it.
     cut = cut.replace(&format!("output truncated at {room} chars"), &format!("output truncated at {budget} chars"));
     if !foot.is_empty() {
@@ -83,7 +81,7 @@ fn split_foot(text: &str) -> (&str, &str) {
 }
 
 static NOTICE: LazyLock<Regex> = LazyLock::new(|| {
-    let notice = r"(?m)^\[… (\d+) lines \((\d+) chars\) omitted: lines (\d+)–(\d+) of (\d+); output truncated at \d+ chars\. .*\]$";
+    let notice = r"(?m)^\[… (\d+) lines \((\d+) chars\) omitted: lines (\d+)–(\d+) of (\d+); output truncated at \d+ chars\. (.*)\]$";
     Regex::new(notice).expect("the expression is constant and tested")
 });
 
@@ -155,17 +153,16 @@ pub(super) fn fit_batch(results: &mut [(ToolUse, ToolOutcome)], budget: usize) {
         left -= length;
     }
     for (call, outcome) in results.iter_mut().filter(|(_, outcome)| length(outcome) > cap) {
-        let whole = named_whole(&outcome.text());
         let content = std::mem::take(&mut outcome.content);
-        outcome.content = shape(call, content, outcome.is_error, whole.as_deref(), cap).content;
+        outcome.content = shape(call, content, outcome.is_error, Provenance::UNSAVED_DOCUMENT, cap).content;
     }
 }
 
-/// Where an earlier cut says that the whole is.
-fn named_whole(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once("output truncated at ")?;
-    let (_, rest) = rest.split_once(" chars. Full output: ")?;
-    rest.split_once(" — ").map(|(path, _)| path.to_owned())
+/// What the notice of an earlier cut says about the omitted part. It is the last line of a text that was cut; elsewhere it
+/// is part of the output.
+fn earlier_explanation(text: &str) -> Option<&str> {
+    let last = text.trim_end_matches('\n').lines().next_back()?;
+    NOTICE.captures(last)?.get(6).map(|explanation| explanation.as_str())
 }
 
 /// One line of a result, for people.
@@ -226,7 +223,7 @@ mod tests {
     fn a_second_cut_is_the_cut_of_the_whole() {
         let whole = numbered(10_000);
         let cut = |text: &str, budget| {
-            truncate(text, Truncation { budget, ended: Ended::Well, full_output: Some("/o") }).text
+            truncate(text, Truncation { budget, ended: Ended::Well, explanation: "It is in /o." }).text
         };
         let by_dispatcher = cut(&whole, 50_000);
         let again = uncut(&by_dispatcher).expect("it was cut");
@@ -236,30 +233,35 @@ mod tests {
 
     #[test]
     fn the_exit_line_stays_last_and_the_limit_is_kept() {
-        for (text, name) in [
-            (format!("{}[note]\n[exit 1]", numbered(5000)), "bash"),
+        for (text, explanation) in [
+            (format!("{}[note]\n[exit 1]", numbered(5000)), "The rest was not kept; narrow what is asked for."),
             (
                 format!(
                     "{}\n[exit 0]",
-                    truncate(&numbered(20_000), Truncation { budget: 49_000, ended: Ended::Well, full_output: None })
-                        .text
+                    truncate(
+                        &numbered(20_000),
+                        Truncation { budget: 49_000, ended: Ended::Well, explanation: "Gone." }
+                    )
+                    .text
                 ),
-                "bash",
+                "Gone.",
             ),
         ] {
             let Shaped { content, truncated } =
-                shape(&call(name), vec![Part::Text(text.clone())], true, Some("/o"), 3000);
+                shape(&call("bash"), vec![Part::Text(text.clone())], true, Provenance::UNSAVED_DOCUMENT, 3000);
             let [Part::Text(shown)] = content.as_slice() else { panic!("one text") };
             assert!(truncated && shown.chars().count() <= 3000, "{}", shown.chars().count());
             assert_eq!(shown.lines().last(), text.lines().last());
-            assert!(shown.contains("output truncated at 3000 chars. Full output: /o"), "{shown}");
+            assert!(shown.contains(&format!("output truncated at 3000 chars. {explanation}]")), "{shown}");
         }
     }
 
     #[test]
     fn progress_bars_are_folded_in_commands_only() {
         let text = "10%\r20%\r30%\n".to_owned() + &"same\n".repeat(9);
-        let of = |name: &str| shape(&call(name), vec![Part::Text(text.clone())], false, None, 1000).content;
+        let of = |name: &str| {
+            shape(&call(name), vec![Part::Text(text.clone())], false, Provenance::UNSAVED_DOCUMENT, 1000).content
+        };
         assert_eq!(of("bash"), [Part::Text("30%\nsame\n[previous line repeated 8 more times]\n".into())]);
         assert_eq!(of("read_file"), [Part::Text(text.clone())]);
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tools::text::Provenance;
 
 use super::observe::shape;
 use super::think::Broken;
@@ -293,7 +294,7 @@ fn shrink(messages: &mut [Message], budget: usize) {
         }
         if let Some(call) = calls.get(&result.tool_use_id) {
             let content = std::mem::take(&mut result.content);
-            result.content = shape(call, content, result.is_error, None, budget).content;
+            result.content = shape(call, content, result.is_error, Provenance::UNSAVED_DOCUMENT, budget).content;
         }
     }
 }

@@ -2,9 +2,11 @@
 
 mod clean;
 mod decode;
+mod notice;
 mod truncate;
 
 pub use clean::{collapse_repeats, fold_overwrites, strip_escapes};
+pub use notice::{Producer, Provenance, Saved};
 pub use truncate::{Ended, Truncated, Truncation, truncate};
 
 pub(crate) use decode::readable;

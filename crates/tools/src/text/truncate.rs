@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! head lines
-//! [… 1433 lines (88120 chars) omitted: lines 211–1643 of 2010; output truncated at 50000 chars. Full output: …]
+//! [… 1433 lines (88120 chars) omitted: lines 211–1643 of 2010; output truncated at 50000 chars. Full output: PATH …]
 //! [Lines of the omitted part that look important:]
 //! 532: error[E0308]: mismatched types
 //! [… the end of the output follows:]
 //! tail lines
-//! [… the first notice again, so that whoever reads only the end knows]
+//! [… the first notice again, for a reader of the end only]
 //! ```
 //!
 //! Invariants, each with a test: never longer than the budget; the head is a prefix and the tail a suffix of the text;
@@ -32,8 +32,8 @@ pub struct Truncation<'a> {
     /// In characters.
     pub budget: usize,
     pub ended: Ended,
-    /// Where the whole text can be read.
-    pub full_output: Option<&'a str>,
+    /// Ends the notice: where the omitted part can be read. [`Provenance::explain`](super::Provenance::explain) writes it.
+    pub explanation: &'a str,
 }
 
 /// A text that fits, and how it was made to.
@@ -185,16 +185,10 @@ fn notice(cut: &Cut, how: &Truncation<'_>) -> String {
     let Cut {
         total_chars: _, omitted_chars, total_lines, omitted_lines, first_omitted_line, last_omitted_line, ..
     } = cut;
-    let budget = how.budget;
-    let whole = match how.full_output {
-        Some(path) => format!(
-            "Full output: {path} — read_file with offset/limit, or grep it. The command was NOT cut short; do not re-run it."
-        ),
-        None => "The rest was not kept; narrow what is asked for.".to_owned(),
-    };
+    let Truncation { budget, explanation, .. } = how;
     format!(
         "[… {omitted_lines} lines ({omitted_chars} chars) omitted: lines {first_omitted_line}–{last_omitted_line} of \
-         {total_lines}; output truncated at {budget} chars. {whole}]"
+         {total_lines}; output truncated at {budget} chars. {explanation}]"
     )
 }
 
@@ -223,7 +217,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn cut_to(text: &str, budget: usize) -> Truncated {
-        truncate(text, Truncation { budget, ended: Ended::Well, full_output: Some("/tmp/out.log") })
+        truncate(text, Truncation { budget, ended: Ended::Well, explanation: "It is in /tmp/out.log." })
     }
 
     fn numbered(count: usize) -> String {
@@ -237,8 +231,7 @@ mod tests {
         let cut = cut.expect("it does not fit");
         assert_eq!(cut.total_lines, 500);
         let first = format!(
-            "[… {} lines ({} chars) omitted: lines {}–{} of 500; output truncated at 1000 chars. Full output: /tmp/out.log — \
-             read_file with offset/limit, or grep it. The command was NOT cut short; do not re-run it.]",
+            "[… {} lines ({} chars) omitted: lines {}–{} of 500; output truncated at 1000 chars. It is in /tmp/out.log.]",
             cut.omitted_lines, cut.omitted_chars, cut.first_omitted_line, cut.last_omitted_line
         );
         assert_eq!(shown.matches(&first).count(), 2, "{shown}");
@@ -260,7 +253,7 @@ mod tests {
     fn a_failure_keeps_more_of_the_end() {
         let text = numbered(5000);
         let length = |ended| {
-            let cut = truncate(&text, Truncation { budget: 5000, ended, full_output: None }).cut.expect("cut");
+            let cut = truncate(&text, Truncation { budget: 5000, ended, explanation: "" }).cut.expect("cut");
             (cut.head.len(), cut.tail.len())
         };
         let (head, tail) = length(Ended::Badly);
@@ -288,7 +281,7 @@ mod tests {
             let how = Truncation {
                 budget,
                 ended: if badly { Ended::Badly } else { Ended::Well },
-                full_output: full.then_some("/o"),
+                explanation: if full { "Full output: /o — read_file with offset/limit, or grep it." } else { "" },
             };
             let once = truncate(&text, how);
             let chars = text.chars().count();

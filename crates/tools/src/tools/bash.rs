@@ -12,9 +12,11 @@ use crate::capture::Capture;
 use crate::dispatch::Watch;
 use crate::input::{Input, invalid};
 use crate::live::Live;
-use crate::port::{Finished, Machine, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Started, Stream, Survivor};
+use crate::port::{
+    Fetched, Finished, Machine, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Started, Stream, Survivor,
+};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
-use crate::text::{Ended, Truncation, readable, strip_escapes, truncate};
+use crate::text::{Ended, Producer, Provenance, Saved, Truncation, readable, strip_escapes, truncate};
 
 const DEFAULT: u64 = 60;
 const MOST: i64 = 3600;
@@ -119,10 +121,33 @@ fn without_ampersand(command: &str) -> &str {
     }
 }
 
-/// A command that was ended, with how many processes, and what its shell said of it.
+/// What an attempt to kill a command gave.
 struct Killed {
-    processes: usize,
+    /// How many processes were found, or why the attempt failed.
+    processes: Result<usize, PortError>,
+    /// What the command's shell reported as its end, if it did.
     end: Option<ShellEnd>,
+}
+
+impl Killed {
+    /// `killed with its 2 child processes`, or why it may still run.
+    fn describe(&self) -> String {
+        match &self.processes {
+            Ok(processes) => format!("killed{}", with_children(*processes)),
+            Err(_) if self.end.is_some() => "ended".to_owned(),
+            Err(error) => format!("could not be killed ({error}), so that it may still run"),
+        }
+    }
+
+    /// [`None`] when the command may still run.
+    fn exit_code(&self) -> Option<i32> {
+        const SIGKILL: i32 = 128 + 9;
+        match (&self.end, &self.processes) {
+            (Some(end), _) => Some(end.exit_code),
+            (None, Ok(_)) => Some(SIGKILL),
+            (None, Err(_)) => None,
+        }
+    }
 }
 
 /// Why a command is over.
@@ -165,7 +190,7 @@ async fn in_foreground(
                     }
                     spoken = Instant::now();
                     if capture.total() > MOST_OUTPUT {
-                        break Over::TooMuchOutput(end(&mut shell, CANCEL_GRACE, &mut Capture::default()).await);
+                        break Over::TooMuchOutput(end(&mut shell, CANCEL_GRACE, &mut capture).await);
                     }
                 }
                 Ok(ShellEvent::Ended(end)) => break Over::Ended(end),
@@ -215,7 +240,7 @@ async fn until(moment: Option<Instant>) {
 async fn end(shell: &mut Box<dyn Shell>, grace: Duration, capture: &mut Capture) -> Killed {
     // What is said while they are asked to end belongs to the output, but the killing does not wait for it: the shell
     // keeps events until they are asked for.
-    let processes = shell.kill(grace).await.unwrap_or(0);
+    let processes = shell.kill(grace).await;
     let drain = async {
         loop {
             match shell.next().await {
@@ -251,29 +276,37 @@ impl Report<'_> {
         }
         let (code, exit_code, end) = match over {
             Over::Ended(end) => (failure_of(&request.command, end.exit_code), Some(end.exit_code), end),
-            Over::TimedOut(Killed { processes, end }) => {
+            Over::TimedOut(killed) => {
+                let verb = if killed.processes.is_ok() { "was " } else { "" };
                 notes.push(format!(
-                    "[Timed out after {} s and was killed{}. Output so far is above. If it needs longer, raise timeout (max {MOST}) \
-                     or use run_in_background.]",
+                    "[Timed out after {} s and {verb}{}. Output so far is above. If it needs longer, raise timeout (max {MOST}) or use \
+                     run_in_background.]",
                     request.limit.as_secs(),
-                    with_children(processes)
+                    killed.describe()
                 ));
                 if silence >= SILENCE.min(request.limit) && looks_like_question(&body) {
                     notes.push("[It appears to be waiting for input; use a non-interactive flag.]".into());
                 }
-                (Some(ErrorCode::Timeout), Some(killed_code(end.as_ref())), end.unwrap_or_default())
+                (Some(ErrorCode::Timeout), killed.exit_code(), killed.end.unwrap_or_default())
             }
-            Over::Cancelled(Killed { processes, end }) => {
-                notes.push(format!("[Stopped by the user{}; ask before retrying.]", with_children(processes)));
-                (Some(ErrorCode::Cancelled), Some(killed_code(end.as_ref())), end.unwrap_or_default())
+            Over::Cancelled(killed) => {
+                notes.push(match &killed.processes {
+                    Ok(processes) => {
+                        format!("[Stopped by the user{}; ask before retrying.]", with_children(*processes))
+                    }
+                    Err(_) => format!("[Cancelled by the user; the command {}.]", killed.describe()),
+                });
+                (Some(ErrorCode::Cancelled), killed.exit_code(), killed.end.unwrap_or_default())
             }
-            Over::TooMuchOutput(Killed { processes, end }) => {
+            Over::TooMuchOutput(killed) => {
                 notes.push(format!(
-                    "[Killed{} after {} bytes of output; redirect it to a file or narrow it with head, tail or grep.]",
-                    with_children(processes),
-                    capture.total()
+                    "[The command wrote {} bytes, more than the {MOST_OUTPUT} that a call may, and {}{}; redirect it to a file or narrow \
+                     it with head, tail or grep.]",
+                    capture.total(),
+                    if killed.processes.is_ok() { "was " } else { "" },
+                    killed.describe()
                 ));
-                (Some(ErrorCode::OutputLimit), Some(killed_code(end.as_ref())), end.unwrap_or_default())
+                (Some(ErrorCode::OutputLimit), killed.exit_code(), killed.end.unwrap_or_default())
             }
             Over::Lost(error) => {
                 notes.push(format!("[The connection to the command was lost: {error}.]"));
@@ -299,17 +332,19 @@ impl Report<'_> {
         } else {
             None
         };
+        let provenance = Provenance {
+            producer: Producer::of_code(code, &json!(exit_code)),
+            saved: saved(kept.as_deref(), &capture),
+            one_stream: false,
+        };
         let ended = if code.is_none() { Ended::Well } else { Ended::Badly };
-        let shown = fit(&body, room, ended, kept.as_deref());
+        let shown = fit(&body, room, ended, provenance);
         let mut text = if shown.is_empty() { "(no output)".to_owned() } else { shown };
         if !text.ends_with('\n') {
             text.push('\n');
         }
         text.push_str(&foot);
-        let side = |stream| {
-            let text = strip_escapes(&readable(&capture.of(stream)));
-            fit(&text, BUDGET, ended, kept.as_deref())
-        };
+        let side = |stream| side(&capture, stream, ended, provenance);
         let structured = json!({
             "exit_code": exit_code, "signal": exit_code.and_then(signal_of).map(|(name, _)| name),
             "timed_out": code == Some(ErrorCode::Timeout), "cancelled": code == Some(ErrorCode::Cancelled),
@@ -325,15 +360,24 @@ impl Report<'_> {
     }
 }
 
-/// How a command that was killed ended, also when nobody lived to tell.
-fn killed_code(end: Option<&ShellEnd>) -> i32 {
-    const SIGKILL: i32 = 128 + 9;
-    end.map_or(SIGKILL, |end| end.exit_code)
+/// How much of the output is in a file.
+fn saved<'a>(path: Option<&'a str>, capture: &Capture) -> Saved<'a> {
+    match (path, capture.dropped()) {
+        (None, _) => Saved::Nowhere,
+        (Some(path), 0) => Saved::Whole { path },
+        (Some(path), missing) => Saved::Ends { path, missing },
+    }
+}
+
+/// One of the two streams, for the structured result.
+fn side(capture: &Capture, stream: Stream, ended: Ended, provenance: Provenance<'_>) -> String {
+    let text = strip_escapes(&readable(&capture.of(stream)));
+    fit(&text, BUDGET, ended, Provenance { one_stream: true, ..provenance })
 }
 
 /// Cuts to the room, and says `50000` whatever room the notices left.
-fn fit(text: &str, room: usize, ended: Ended, full_output: Option<&str>) -> String {
-    let cut = truncate(text, Truncation { budget: room, ended, full_output });
+fn fit(text: &str, room: usize, ended: Ended, provenance: Provenance<'_>) -> String {
+    let cut = truncate(text, Truncation { budget: room, ended, explanation: &provenance.explain() });
     let said = format!("output truncated at {room} chars");
     cut.text.replace(&said, &format!("output truncated at {BUDGET} chars"))
 }
@@ -492,10 +536,10 @@ async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request
     let (Some((id, log)), group) = (task, group) else {
         return Err(Failure::new(ErrorCode::SpawnFailed, "The background task did not start within 30 s."));
     };
-    let structured = |end: Option<&ShellEnd>, stdout: &str| {
+    let structured = |end: Option<&ShellEnd>, stdout: &str, truncated: bool| {
         json!({
             "exit_code": end.map(|end| end.exit_code), "timed_out": false, "cancelled": false,
-            "duration_ms": begun.elapsed().as_millis() as u64, "stdout": stdout, "stderr": "", "truncated": false,
+            "duration_ms": begun.elapsed().as_millis() as u64, "stdout": stdout, "stderr": "", "truncated": truncated,
             "background": { "task_id": id, "pid": group, "pgid": group, "output_path": log, "running": end.is_none() },
         })
     };
@@ -505,12 +549,15 @@ async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request
             "Started background task {id} (pid {pid}, group {pid}). Output: {log}. Check with read_file (offset -50); stop with: kill \
              -TERM -- -{pid}"
         );
-        return Ok(Done::text(text, structured(None, "")));
+        return Ok(Done::text(text, structured(None, "", false)));
     };
-    let said = machine.read(&log, BUDGET * 4).await.unwrap_or_default();
+    let (output, saved) = read_log(machine, &log).await;
     let code = failure_of(&request.command, end.exit_code);
     let how = if code.is_none() { Ended::Well } else { Ended::Badly };
-    let body = fit(&strip_escapes(&readable(&said)), BUDGET - 1000, how, Some(&log));
+    let provenance = Provenance { producer: Producer::Exited, saved, one_stream: false };
+    let output = strip_escapes(&readable(&output));
+    let too_long = output.chars().count() > BUDGET - 1000;
+    let body = fit(&output, BUDGET - 1000, how, provenance);
     let mut text = if body.is_empty() { "(no output)".to_owned() } else { body.clone() };
     if !text.ends_with('\n') {
         text.push('\n');
@@ -521,7 +568,18 @@ async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request
         text.push('\n');
     }
     text.push_str(&format!("[exit {}]", end.exit_code));
-    Ok(Done::text(text, structured(Some(&end), &body)).failing(code))
+    Ok(Done::text(text, structured(Some(&end), &body, too_long)).failing(code))
+}
+
+/// The log of a task that has ended, and how much of the output it holds.
+async fn read_log<'a>(machine: &dyn Machine, log: &'a str) -> (Bytes, Saved<'a>) {
+    /// Where `background.sh` stops writing.
+    const MOST_LOG: u64 = 64 * 1024 * 1024;
+    match machine.fetch(log, MOST_LOG).await {
+        Ok(Fetched::File(fetch)) if (fetch.bytes.len() as u64) < MOST_LOG => (fetch.bytes, Saved::Whole { path: log }),
+        Ok(Fetched::File(fetch)) => (fetch.bytes, Saved::Start { path: log }),
+        _ => (Bytes::new(), Saved::Nowhere),
+    }
 }
 
 /// A command that goes on as a background task.
@@ -539,13 +597,17 @@ fn detached_answer(capture: &Capture, elapsed: Duration, detached: &Detached) ->
         elapsed.as_secs(),
         group.map_or(String::new(), |group| format!("; stop with: kill -TERM -- -{group}"))
     );
-    let shown = fit(&body, BUDGET - notice.chars().count() - 1, Ended::Well, Some(log));
-    let stdout = fit(&strip_escapes(&readable(&capture.of(Stream::Stdout))), BUDGET, Ended::Well, Some(log));
-    let stderr = fit(&strip_escapes(&readable(&capture.of(Stream::Stderr))), BUDGET, Ended::Well, Some(log));
+    let provenance = Provenance { producer: Producer::Running, saved: saved(Some(log), capture), one_stream: false };
+    let room = BUDGET - notice.chars().count() - 1;
+    let too_long = body.chars().count() > room;
+    let shown = fit(&body, room, Ended::Well, provenance);
+    let stdout = side(capture, Stream::Stdout, Ended::Well, provenance);
+    let stderr = side(capture, Stream::Stderr, Ended::Well, provenance);
     let text = if shown.is_empty() { notice } else { format!("{}\n{notice}", shown.trim_end_matches('\n')) };
     let structured = json!({
         "exit_code": Value::Null, "timed_out": false, "cancelled": false, "duration_ms": elapsed.as_millis() as u64,
-        "stdout": stdout, "stderr": stderr, "output_bytes": capture.total(), "truncated": false,
+        "stdout": stdout, "stderr": stderr, "output_bytes": capture.total(), "truncated": too_long,
+        "bytes_dropped": capture.dropped(),
         "background": { "task_id": task, "pid": group, "pgid": group, "output_path": log, "running": true },
     });
     Done::text(text, structured)

@@ -10,7 +10,7 @@ use crate::input::Input;
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{Find, Found, FoundFile, GlobPattern, InvalidGlob};
-use crate::text::{Ended, Truncation, truncate};
+use crate::text::{Ended, Provenance, Truncation, truncate};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const DEFAULT: u64 = 100;
@@ -84,7 +84,8 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     }
     lines.extend(note.map(|note| format!("[{note}]")));
     let text = lines.join("\n");
-    let text = truncate(&text, Truncation { budget: BUDGET, ended: Ended::Well, full_output: None }).text;
+    let explanation = Provenance::UNSAVED_DOCUMENT.explain();
+    let text = truncate(&text, Truncation { budget: BUDGET, ended: Ended::Well, explanation: &explanation }).text;
     let structured = json!({
         "path": root, "files": shown, "total": total, "ignored": ignored_count, "truncated": total > shown.len() || timed_out,
         "timed_out": timed_out, "deeper": deeper,

@@ -11,7 +11,7 @@ use crate::input::{Input, invalid};
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{Counted, CountedFile, InvalidGlob, InvalidPattern, MatchedFile, Matcher, Row, Search, Selector};
-use crate::text::{Ended, Truncation, truncate};
+use crate::text::{Ended, Provenance, Truncation, truncate};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const DEFAULT_ROWS: u64 = 250;
@@ -67,7 +67,8 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     for note in notes(&request, &counted, next.is_some() || counted.timed_out) {
         text.push_str(&format!("\n{note}"));
     }
-    let text = truncate(&text, Truncation { budget: BUDGET, ended: Ended::Well, full_output: None }).text;
+    let explanation = Provenance::UNSAVED_DOCUMENT.explain();
+    let text = truncate(&text, Truncation { budget: BUDGET, ended: Ended::Well, explanation: &explanation }).text;
     let mut structured = facts(&request, &counted, total_lines, files.len());
     structured["truncated"] = json!(next.is_some() || counted.timed_out);
     structured["next_offset"] = json!(next);

@@ -29,6 +29,9 @@ crate::contract!(in [memory, server, plain]: [
     a_directory_for_one_call,
     restart_forgets,
     too_long_an_output_is_cut_and_kept,
+    a_notice_about_killed_output_says_killed,
+    a_notice_about_output_without_its_middle_says_so,
+    a_task_that_ends_at_once_shows_the_end_of_a_long_log,
     background_tasks_have_a_log_and_an_end,
     a_background_task_that_fails_at_once_is_a_failure,
     who_cancels_gets_an_answer_and_no_process,
@@ -159,6 +162,13 @@ async fn endless_output_is_ended(world: &World) {
         &text[text.len() - 600..]
     );
     assert!(run.structured["output_bytes"].as_u64().is_some_and(|bytes| bytes > 256 << 20));
+    // The file has the first and the last 4 MiB, and the notice says so.
+    let missing = run.structured["bytes_dropped"].as_u64().expect("a number");
+    assert!(missing > 200 << 20);
+    let notice = notice(&text);
+    assert!(notice.contains(" chars. Start and end of the output until it was killed: /"), "{notice}");
+    assert!(notice.contains(&format!("; {missing} bytes between them were not kept")), "{notice}");
+    assert!(notice.ends_with("The command did not finish: it was killed.]"), "{notice}");
     assert_eq!(world.processes("yes").await, 0);
 }
 
@@ -211,7 +221,10 @@ async fn too_long_an_output_is_cut_and_kept(world: &World) {
     let text = run.text();
     assert!(text.chars().count() <= 50_000, "{}", text.chars().count());
     assert!(text.starts_with("1\n2\n3\n") && text.contains("\n30000\n"));
-    assert!(text.contains("do not re-run it") && text.ends_with("[exit 0]"));
+    assert!(notice(&text).contains(" chars. Full output: /") && text.ends_with("[exit 0]"), "{}", notice(&text));
+    assert!(notice(&text).ends_with(" The command has ended; do not re-run it to see the rest.]"), "{}", notice(&text));
+    let stdout = run.structured["stdout"].as_str().expect("a text");
+    assert!(stdout.ends_with("do not re-run it to see the rest.]") && stdout.contains("stdout and stderr together"));
     assert_eq!(text.matches("output truncated at 50000 chars").count(), 2);
     let path = run.structured["output_path"].as_str().expect("a file");
     let whole = world.ok("read_file", json!({ "path": path, "offset": 15_000, "limit": 1 })).await;
@@ -219,6 +232,58 @@ async fn too_long_an_output_is_cut_and_kept(world: &World) {
     // What was kept is not found by searching for something else.
     let found = world.ok("glob", json!({ "pattern": "**/*.log", "path": "/tmp" })).await;
     assert!(found.starts_with("[glob: no files matched]"), "{found}");
+}
+
+/// The notice about a cut; it stands twice, the same each time.
+#[track_caller]
+fn notice(text: &str) -> &str {
+    let notices: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("[… ") && line.contains("truncated at")).collect();
+    assert_eq!(notices.len(), 2, "{}", &text[text.len().saturating_sub(2000)..]);
+    assert_eq!(notices[0], notices[1]);
+    notices[0]
+}
+
+async fn a_notice_about_killed_output_says_killed(world: &World) {
+    let run = world.call("bash", json!({ "command": "seq 1 30000; sleep 4324", "timeout": 2 })).await;
+    assert_eq!(run.code, Some(ErrorCode::Timeout));
+    let text = run.text();
+    let notice = notice(&text);
+    assert!(notice.contains(" chars. Output until it was killed: /"), "{notice}");
+    assert!(notice.ends_with(" The command did not finish: it was killed.]"), "{notice}");
+    assert!(text.contains("\n[Timed out after 2 s and was killed"), "{}", &text[text.len() - 500..]);
+    let path = run.structured["output_path"].as_str().expect("a file");
+    let whole = world.ok("read_file", json!({ "path": path, "offset": -1 })).await;
+    assert!(whole.starts_with("30000\t30000"), "{whole}");
+}
+
+async fn a_notice_about_output_without_its_middle_says_so(world: &World) {
+    if world.is_memory() {
+        // Its programs say everything at once.
+        return;
+    }
+    let run = world.call("bash", json!({ "command": "seq 1 2000000" })).await;
+    let text = run.text();
+    let missing = run.structured["bytes_dropped"].as_u64().expect("a number");
+    assert!(missing > 4 << 20, "{missing}");
+    let notice = notice(&text);
+    assert!(notice.contains(" chars. Start and end of the output: /"), "{notice}");
+    assert!(notice.contains(&format!("; {missing} bytes between them were not kept")), "{notice}");
+    assert!(
+        notice
+            .ends_with(" The command has ended; to see the rest, run it again with its output redirected to a file.]")
+    );
+}
+
+async fn a_task_that_ends_at_once_shows_the_end_of_a_long_log(world: &World) {
+    let input = json!({ "command": "seq 1 100000; echo last words; exit 3", "run_in_background": true });
+    let text = world.fails("bash", input, ErrorCode::CommandFailed).await;
+    assert!(text.contains("\n100000\nlast words\n"), "{}", &text[text.len() - 800..]);
+    assert!(
+        notice(&text).contains(" of 100001; ") && notice(&text).contains(" chars. Full output: /"),
+        "{}",
+        notice(&text)
+    );
 }
 
 async fn background_tasks_have_a_log_and_an_end(world: &World) {
