@@ -184,7 +184,7 @@ fn explain(request: &Request, text: &str, seen: Option<&Seen>, unedited: Unedite
     let Request { path, old, new, .. } = request;
     match unedited {
         Unedited::Absent => {
-            let mut message = format!("old_string not found in {path}.");
+            let mut message = format!("Error: old_string not found in {path}.");
             if let Some(line) = seen.and_then(|seen| seen.replaced_before(old)) {
                 message.push_str(&format!(" This text was already replaced by your edit at line {line}."));
             } else if text.contains(new.as_str()) && new.trim().chars().count() >= TELLING {

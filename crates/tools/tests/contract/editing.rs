@@ -37,7 +37,7 @@ async fn text_that_is_not_there_is_explained(world: &World) {
     world.put("/home/user/a.rs", "fn a() {\n\tlet x = 1;\n}\n").await;
     let input = json!({ "path": "/home/user/a.rs", "old_string": "    let x = 1;", "new_string": "" });
     let text = world.fails("edit_file", input, ErrorCode::NoMatch).await;
-    assert!(text.starts_with("old_string not found in /home/user/a.rs."), "{text}");
+    assert!(text.starts_with("Error: old_string not found in /home/user/a.rs."), "{text}");
     assert!(text.contains("at line 2, which differs in indentation (the file has tabs)"), "{text}");
     // A likeness is never applied.
     assert_eq!(world.get("/home/user/a.rs").await, "fn a() {\n\tlet x = 1;\n}\n");
