@@ -58,6 +58,8 @@ pub(crate) struct Skipped {
     /// Those among the binary ones that match.
     pub(crate) binary: u64,
     pub(crate) unreadable: u64,
+    /// Those whose names are not UTF-8, so that no call can name them.
+    pub(crate) unnameable: u64,
 }
 
 /// The matching lines of one file, with those around them.

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{BUDGET, broken, failed, locate, not_found};
 use crate::input::Input;
+use crate::paths;
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{Find, Found, FoundFile, GlobPattern, InvalidGlob};
@@ -56,7 +57,7 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     };
     let total = chosen.len();
     let shown: Vec<&str> = chosen.iter().take(limit).map(|file| file.path.as_str()).collect();
-    let mut lines: Vec<String> = shown.iter().map(|path| (*path).to_owned()).collect();
+    let mut lines: Vec<String> = shown.iter().map(|path| paths::shown(path).into_owned()).collect();
     if total == 0 {
         lines.push("[glob: no files matched]".into());
         lines.push(format!("No files match {pattern:?} under {root}."));

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{BUDGET, broken, count, failed, locate, not_found};
 use crate::input::{Input, invalid};
+use crate::paths;
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{Counted, CountedFile, InvalidGlob, InvalidPattern, MatchedFile, Matcher, Row, Search, Selector};
@@ -48,10 +49,10 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     }
     let answer = match request.mode {
         Mode::Content => content(machine, &request, &files).await?,
-        Mode::Files => names(&request, &files, |file| file.path.clone()),
-        Mode::Count => names(&request, &files, |file| format!("{}:{}", file.path, file.lines)),
+        Mode::Files => names(&request, &files, |file| paths::shown(&file.path).into_owned()),
+        Mode::Count => names(&request, &files, |file| format!("{}:{}", paths::shown(&file.path), file.lines)),
     };
-    let Answer { body, units, shown, details } = answer;
+    let Answer { body, units, shown, missing, details } = answer;
     let (first, last) = (request.offset + 1, request.offset + shown);
     let next = (last < units).then_some(last);
     let whole = format!("{} in {}", matches(total_lines), count(files.len(), "file"));
@@ -64,6 +65,12 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
         format!("Found {whole}.")
     };
     let mut text = format!("{head}\n{body}");
+    if missing > 0 {
+        text.push_str(&format!(
+            "\n[{} could not be read again: the files changed meanwhile.]",
+            matches(missing as u64)
+        ));
+    }
     for note in notes(&request, &counted, next.is_some() || counted.timed_out) {
         text.push_str(&format!("\n{note}"));
     }
@@ -145,9 +152,11 @@ async fn read(machine: &dyn Machine, input: &mut Input) -> Result<Request, Failu
 /// The part of the result that is shown.
 struct Answer {
     body: String,
-    /// How many rows there are in all, and how many of them are here.
+    /// How many rows there are in all, and how many of them are in this page.
     units: usize,
     shown: usize,
+    /// Rows of this page that were counted and then not found.
+    missing: usize,
     details: Value,
 }
 
@@ -162,7 +171,7 @@ fn names(request: &Request, files: &[CountedFile], line: impl Fn(&CountedFile) -
         }
         _ => json!({ "files": page.iter().map(|file| &file.path).collect::<Vec<_>>() }),
     };
-    Answer { body, units: files.len(), shown: page.len(), details }
+    Answer { body, units: files.len(), shown: page.len(), missing: 0, details }
 }
 
 async fn content(machine: &dyn Machine, request: &Request, files: &[CountedFile]) -> Result<Answer, Failure> {
@@ -176,20 +185,27 @@ async fn content(machine: &dyn Machine, request: &Request, files: &[CountedFile]
         }
         at = next;
     }
-    let paths: Vec<String> = wanted.iter().map(|(file, _)| file.path.clone()).collect();
-    let matched = machine.lines(&request.search, &paths).await.map_err(|error| broken("search", &error))?;
-    let (mut blocks, mut details, mut shown) = (Vec::new(), Vec::new(), 0);
+    let files: Vec<String> = wanted.iter().map(|(file, _)| file.path.clone()).collect();
+    let matched = if files.is_empty() {
+        Vec::new()
+    } else {
+        machine.lines(&request.search, &files).await.map_err(|error| broken("search", &error))?
+    };
+    let (mut blocks, mut details, mut found_rows) = (Vec::new(), Vec::new(), 0);
     for (file, start) in wanted {
         let Some(found) = matched.iter().find(|matched| matched.path == file.path) else { continue };
         let skip = request.offset.saturating_sub(start);
         let take = end.saturating_sub(start.max(request.offset));
         let rows = page_of(&found.rows, skip, take, &request.search);
-        shown += rows.iter().filter(|row| row.matched.is_some()).count();
+        found_rows += rows.iter().filter(|row| row.matched.is_some()).count();
         blocks.extend(render(found, &rows, request.numbers));
         details.extend(structured_rows(found, &rows));
     }
     let separator = if request.search.before + request.search.after > 0 { "\n--\n" } else { "\n" };
-    Ok(Answer { body: blocks.join(separator), units: at, shown, details: json!({ "matches": details }) })
+    // Pages follow the counts, so that a row that disappeared does not shift the next page.
+    let shown = end.min(at).saturating_sub(request.offset);
+    let missing = shown.saturating_sub(found_rows);
+    Ok(Answer { body: blocks.join(separator), units: at, shown, missing, details: json!({ "matches": details }) })
 }
 
 /// Some of the matching rows, with those around them.
@@ -212,14 +228,12 @@ fn page_of<'a>(rows: &'a [Row], skip: usize, take: usize, search: &Search) -> Ve
 fn render(file: &MatchedFile, rows: &[&Row], numbers: bool) -> Vec<String> {
     let mut blocks: Vec<String> = Vec::new();
     let mut last = None;
+    let path = paths::shown(&file.path);
     for row in rows {
         let mark = if row.matched.is_some() { ':' } else { '-' };
         let text = windowed(row);
-        let line = if numbers {
-            format!("{}{mark}{}{mark}{text}", file.path, row.line)
-        } else {
-            format!("{}{mark}{text}", file.path)
-        };
+        let line =
+            if numbers { format!("{path}{mark}{}{mark}{text}", row.line) } else { format!("{path}{mark}{text}") };
         match blocks.last_mut() {
             Some(block) if last.is_some_and(|last: u64| row.line <= last + 1) => {
                 block.push('\n');
@@ -307,6 +321,11 @@ fn notes(request: &Request, counted: &Counted, partial: bool) -> Vec<String> {
     if partial && !left_out.is_empty() {
         let hint = if skipped.ignored > 0 { " Set include_ignored to search ignored ones." } else { "" };
         notes.push(format!("[Not searched: {}.{hint}]", left_out.join(", ")));
+    }
+    if skipped.unnameable > 0 {
+        let (names, them) =
+            if skipped.unnameable == 1 { ("file whose name is", "it") } else { ("files whose names are", "them") };
+        notes.push(format!("[Left out: {} {names} not UTF-8; use bash for {them}.]", skipped.unnameable));
     }
     if counted.timed_out {
         notes.push(format!(

@@ -20,6 +20,8 @@ crate::contract!(in [memory, server, plain, without_ripgrep, without_engines]: [
     ignored_files_are_counted_and_given_when_alone,
     equal_times_have_an_order,
     our_own_files_stay_out,
+    names_with_line_breaks_are_names,
+    a_name_that_is_not_utf8_is_told,
 ]);
 
 async fn tree(world: &World) {
@@ -325,4 +327,56 @@ async fn the_helper_is_no_different(world: &World) {
     let found = world.ok("grep", json!({ "pattern": "x.y", "path": "/home/user", "multiline": true })).await;
     assert!(found.contains("/home/user/a.txt:1:x"), "{found}");
     assert!(!found.contains("not installed"), "{found}");
+}
+
+async fn names_with_line_breaks_are_names(world: &World) {
+    let names = ["a\nb.txt", "c\n./d.txt", "9 files searched", "--\ne.txt"];
+    for name in names {
+        world.put(&format!("/home/user/p/{name}"), "before\nneedle here\nafter\n").await;
+        world.set_time(&format!("/home/user/p/{name}"), 1_700_000_000).await;
+    }
+    let path = "/home/user/p";
+    let found = world.call("grep", json!({ "pattern": "needle", "path": path, "-A": 1 })).await;
+    let text = found.text();
+    assert!(text.starts_with("Found 4 matches in 4 files.\n"), "{text}");
+    for name in names {
+        let shown = serde_json::Value::from(format!("{path}/{name}"));
+        let shown = if name.contains('\n') { shown.to_string() } else { format!("{path}/{name}") };
+        assert!(text.contains(&format!("\n{shown}:2:needle here\n{shown}-3-after")), "{text}");
+        let matches = found.structured["matches"].as_array().expect("rows");
+        assert!(matches.iter().any(|row| row["path"] == format!("{path}/{name}")), "{found:?}");
+        // The file itself as the place to search.
+        let file = format!("{path}/{name}");
+        let alone = world.ok("grep", json!({ "pattern": "needle", "path": file })).await;
+        assert!(alone.starts_with(&format!("Found 1 match in 1 file.\n{shown}:2:needle here")), "{alone}");
+    }
+    let page = world.ok("grep", json!({ "pattern": "needle", "path": path, "head_limit": 2, "offset": 2 })).await;
+    assert!(page.starts_with("Found 4 matches in 4 files; showing 3–4.\n"), "{page}");
+    assert_eq!(page.matches("needle here").count(), 2, "{page}");
+    for (mode, field) in [("files_with_matches", "files"), ("count", "counts")] {
+        let found = world.call("grep", json!({ "pattern": "needle", "path": path, "output_mode": mode })).await;
+        for name in names {
+            let whole = format!("{path}/{name}");
+            let known = match &found.structured[field] {
+                serde_json::Value::Array(files) => files.iter().any(|file| *file == whole),
+                counts => counts[&whole] == 1,
+            };
+            assert!(known, "{name:?}: {found:?}");
+        }
+    }
+    let found = world.call("glob", json!({ "pattern": "*.txt", "path": path })).await;
+    assert_eq!(found.structured["total"], 2, "{found:?}");
+    assert!(found.text().lines().any(|line| line == r#""/home/user/p/a\nb.txt""#), "{}", found.text());
+}
+
+async fn a_name_that_is_not_utf8_is_told(world: &World) {
+    if world.is_memory() {
+        return;
+    }
+    world
+        .ok("bash", json!({ "command": "mkdir q; printf 'needle\n' > $'q/a\\xff.txt'; printf 'needle\n' > q/b.txt" }))
+        .await;
+    let found = world.ok("grep", json!({ "pattern": "needle", "path": "/home/user/q" })).await;
+    assert!(found.starts_with("Found 1 match in 1 file.\n/home/user/q/b.txt:1:needle"), "{found}");
+    assert!(found.contains("[Left out: 1 file whose name is not UTF-8; use bash for it.]"), "{found}");
 }

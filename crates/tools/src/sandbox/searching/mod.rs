@@ -19,7 +19,7 @@ use crate::search::{
 };
 use engine::TIMES;
 pub(in crate::sandbox) use engine::{Engine, helper_path};
-use parse::{counts, names, rows};
+use parse::{Counts, counts, names, rows};
 
 /// A type of file that only we know, to narrow what ripgrep looks at. Its `--glob` would override ignore rules.
 const OWN_TYPE: &str = "sandbarglob";
@@ -116,8 +116,10 @@ impl Searches for SandboxMachine {
             let message = String::from_utf8_lossy(&partial.stderr).trim().to_owned();
             return Err(PortError::Other(if message.is_empty() { "The search failed.".into() } else { message }));
         }
-        let (hits, searched) = counts(&partial.stdout);
+        let Counts { files: hits, unnameable, searched } = counts(&partial.stdout);
+        let searched = searched.unwrap_or(0);
         let mut counted = Counted { searched, timed_out: partial.code.is_none(), ..Counted::default() };
+        counted.skipped.unnameable = unnameable;
         let selector = Selector::new(search, self.base).map_err(|error| PortError::Other(error.0))?;
         let hits = hits.into_iter().filter(|(path, _)| search.root_is_file || selector.takes(path));
         let hits: Vec<(String, u64)> = hits.map(|(path, lines)| (paths::join(&directory, &path), lines)).collect();

@@ -13,41 +13,85 @@ pub(super) fn nanoseconds(text: &str) -> i128 {
     whole.parse::<i128>().unwrap_or(0) * 1_000_000_000 + part.parse::<i128>().unwrap_or(0)
 }
 
-/// `./path NUL count` lines, and after them how many files were searched.
-pub(super) fn counts(output: &[u8]) -> (Vec<(String, u64)>, u64) {
-    let text = String::from_utf8_lossy(output);
-    let mut searched = 0;
-    let mut hits = Vec::new();
-    for line in text.lines() {
-        match line.split_once('\0') {
-            Some((path, count)) => {
-                if let Ok(count) = count.parse() {
-                    hits.push((path.trim_start_matches("./").to_owned(), count));
-                }
-            }
-            None => {
-                if let Some(number) = line.strip_suffix(" files searched") {
-                    searched = number.trim().parse().unwrap_or(0);
-                }
-            }
-        }
-    }
-    (hits, searched)
+/// What a program that counts matching lines printed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Paths with their numbers of matching lines; files without a match are left out.
+    pub(super) files: Vec<(String, u64)>,
+    /// Files that match and whose names are not UTF-8: no call can name them.
+    pub(super) unnameable: u64,
+    /// How many files were searched, where the program says so.
+    pub(super) searched: Option<u64>,
 }
 
-/// grep's counts; files without a match are in them too.
-pub(super) fn pairs(output: &[u8]) -> Vec<(String, u64)> {
-    let text = String::from_utf8_lossy(output);
-    let pair = |line: &str| {
-        let (path, count) = line.split_once('\0')?;
-        Some((path.to_owned(), count.parse().ok().filter(|count| *count > 0)?))
-    };
-    text.lines().filter_map(pair).collect()
+/// Records of `path NUL count LF`, and after them statistics without a NUL. A path may contain line breaks, so that only a
+/// NUL ends it.
+pub(super) fn counts(output: &[u8]) -> Counts {
+    let mut counts = Counts::default();
+    let mut rest = output;
+    while let Some(nul) = memchr::memchr(0, rest) {
+        let path = &rest[..nul];
+        let after = &rest[nul + 1..];
+        let Some(end) = memchr::memchr(b'\n', after) else { return counts };
+        rest = &after[end + 1..];
+        let count = std::str::from_utf8(&after[..end]).ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+        if count == 0 {
+            continue;
+        }
+        match std::str::from_utf8(path) {
+            Ok(path) => counts.files.push((relative(path).to_owned(), count)),
+            Err(_) => counts.unnameable += 1,
+        }
+    }
+    let statistics = String::from_utf8_lossy(rest);
+    counts.searched = statistics
+        .lines()
+        .find_map(|line| line.strip_suffix(" files searched"))
+        .and_then(|number| number.trim().parse().ok());
+    counts
+}
+
+/// A line that grep printed with `-n -Z`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct GrepLine<'a> {
+    pub(super) path: &'a [u8],
+    pub(super) number: u64,
+    pub(super) is_match: bool,
+    pub(super) text: &'a [u8],
+}
+
+/// Records of `path NUL number (':' or '-') text LF`, with `--` on a line of its own between groups. Paths are absolute and
+/// may contain line breaks.
+pub(super) fn grep_lines(output: &[u8]) -> Vec<GrepLine<'_>> {
+    let mut lines = Vec::new();
+    let mut rest = output;
+    while !rest.is_empty() {
+        if rest[0] != b'/' {
+            // A separator, or a message of grep itself.
+            let Some(end) = memchr::memchr(b'\n', rest) else { break };
+            rest = &rest[end + 1..];
+            continue;
+        }
+        let Some(nul) = memchr::memchr(0, rest) else { break };
+        let (path, after) = (&rest[..nul], &rest[nul + 1..]);
+        let end = memchr::memchr(b'\n', after).unwrap_or(after.len());
+        rest = &after[(end + 1).min(after.len())..];
+        let digits = after[..end].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let number = std::str::from_utf8(&after[..digits]).ok().and_then(|number| number.parse().ok());
+        if let (Some(number), Some(mark)) = (number, after[..end].get(digits)) {
+            lines.push(GrepLine { path, number, is_match: *mark == b':', text: &after[digits + 1..end] });
+        }
+    }
+    lines
+}
+
+fn relative(path: &str) -> &str {
+    path.strip_prefix("./").unwrap_or(path)
 }
 
 pub(super) fn names(output: &[u8]) -> Vec<String> {
     let parts = output.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-    parts.map(|path| String::from_utf8_lossy(path).trim_start_matches("./").to_owned()).collect()
+    parts.map(|path| relative(&String::from_utf8_lossy(path)).to_owned()).collect()
 }
 
 /// ripgrep's JSON lines.
@@ -96,4 +140,34 @@ fn text_of(value: &Value) -> Option<String> {
     }
     let bytes = STANDARD.decode(value["bytes"].as_str()?).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_nul_ends_a_path_among_counts() {
+        let output = b"./a\nb.txt\x002\n./9 files searched\x001\n./none\x000\n./\xff\x003\n./x\n./y\x0012\n\n17 matches\n42 files searched\n";
+        let found = [("a\nb.txt", 2), ("9 files searched", 1), ("x\n./y", 12)];
+        let files = found.map(|(path, count)| (path.to_owned(), count)).into();
+        assert_eq!(counts(output), Counts { files, unnameable: 1, searched: Some(42) });
+        // A search that was ended leaves a record without its end.
+        for end in 0..output.len() {
+            assert!(counts(&output[..end]).files.len() <= 3, "cut at {end}");
+        }
+        assert_eq!(counts(b""), Counts::default());
+    }
+
+    #[test]
+    fn only_a_nul_ends_a_path_among_lines() {
+        let output = b"/a\n--\n/b\x001-before\n/a\n--\n/b\x002:hit: 3-4\n--\nBinary file /x matches\n/c\x0010:\n";
+        let line = |path, number, is_match, text| GrepLine { path, number, is_match, text };
+        let expected = [
+            line(b"/a\n--\n/b".as_slice(), 1, false, b"before".as_slice()),
+            line(b"/a\n--\n/b", 2, true, b"hit: 3-4"),
+            line(b"/c", 10, true, b""),
+        ];
+        assert_eq!(grep_lines(output), expected);
+    }
 }

@@ -1,5 +1,6 @@
 //! Searching with find and grep, under the same rules: where there is no ripgrep and our helper cannot be sent.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use sdk::Command;
 use tokio::time::Instant;
 
 use super::engine::{LOOK, Partial};
-use super::parse::{nanoseconds, pairs};
+use super::parse::{Counts, GrepLine, counts, grep_lines, nanoseconds};
 use super::{LIST, WITHOUT_RIPGREP};
 use crate::paths;
 use crate::port::PortError;
@@ -21,23 +22,29 @@ use crate::search::{
 /// Contents of small files: path NUL content NUL. Arguments: paths
 const CONTENTS: &str = r#"for f; do printf '%s\000' "$f"; head -c 65536 -- "$f" | tr -d '\000'; printf '\000'; done"#;
 
+/// Everything below a directory.
+struct Listing {
+    /// Path, time of change, whether it is ignored.
+    files: Vec<(String, i128, bool)>,
+    /// As well as they can be read.
+    not_utf8: Vec<String>,
+    timed_out: bool,
+}
+
 impl SandboxMachine {
-    /// Everything below a directory, without ripgrep: path, time, whether it is ignored.
-    async fn walk(
-        &self,
-        root: &str,
-        script: &str,
-        limit: Duration,
-    ) -> Result<(Vec<(String, i128, bool)>, bool), PortError> {
+    /// Lists a directory without ripgrep.
+    async fn walk(&self, root: &str, script: &str, limit: Duration) -> Result<Listing, PortError> {
         let own = paths::below(root, self.base).map_or(String::new(), |own| format!("./{own}"));
         let command = Command::exec("/bin/sh", ["-c", script, "sh", &own]).cwd(root);
         let partial = self.bounded(command, limit).await.map_err(command_error)?;
-        let text = String::from_utf8_lossy(&partial.stdout).into_owned();
-        let mut listed = Vec::new();
-        for line in text.split('\0') {
-            let mut parts = line.splitn(3, ' ');
-            if let (Some("f"), Some(time), Some(path)) = (parts.next(), parts.next(), parts.next()) {
-                listed.push((path.to_owned(), nanoseconds(time)));
+        let (mut listed, mut not_utf8) = (Vec::new(), Vec::new());
+        for line in partial.stdout.split(|byte| *byte == 0) {
+            let text = String::from_utf8_lossy(line);
+            let mut parts = text.splitn(3, ' ');
+            match (parts.next(), parts.next(), parts.next()) {
+                (Some("f"), Some(_), Some(path)) if matches!(text, Cow::Owned(_)) => not_utf8.push(path.to_owned()),
+                (Some("f"), Some(time), Some(path)) => listed.push((path.to_owned(), nanoseconds(time))),
+                _ => {}
             }
         }
         let mut rules: Vec<(String, String)> = Vec::new();
@@ -65,7 +72,7 @@ impl SandboxMachine {
             let ignored = tree.ignores(&path);
             (path, time, ignored)
         });
-        Ok((judged.collect(), partial.code.is_none()))
+        Ok(Listing { files: judged.collect(), not_utf8, timed_out: partial.code.is_none() })
     }
 
     pub(super) async fn count_plainly(&self, search: &Search) -> Result<Counted, PortError> {
@@ -82,9 +89,10 @@ impl SandboxMachine {
             chosen.push(search.root.clone());
         } else {
             let selector = Selector::new(search, self.base).map_err(|error| PortError::Other(error.0))?;
-            let (listed, timed_out) = self.walk(&search.root, LIST, search.limit).await?;
+            let Listing { files, not_utf8, timed_out } = self.walk(&search.root, LIST, search.limit).await?;
             counted.timed_out = timed_out;
-            for (path, time, ignored) in listed {
+            counted.skipped.unnameable = not_utf8.iter().filter(|path| selector.takes(path)).count() as u64;
+            for (path, time, ignored) in files {
                 if !selector.takes(&path) {
                     continue;
                 }
@@ -105,13 +113,13 @@ impl SandboxMachine {
         let left = search.limit.saturating_sub(begun.elapsed()).max(Duration::from_secs(1));
         let all = self.grep(search, &["-c", "-a"], &chosen, left).await?;
         counted.timed_out |= all.code.is_none();
-        let hits = pairs(&all.stdout);
+        let Counts { files: hits, .. } = counts(&all.stdout);
         let matching: Vec<String> = hits.iter().map(|(path, _)| path.clone()).collect();
         let texts: HashSet<String> = if matching.is_empty() || search.root_is_file {
             matching.iter().cloned().collect()
         } else {
             let texts = self.grep(search, &["-c", "-I"], &matching, LOOK).await?;
-            pairs(&texts.stdout).into_iter().map(|(path, _)| path).collect()
+            counts(&texts.stdout).files.into_iter().map(|(path, _)| path).collect()
         };
         for (path, lines) in hits {
             if texts.contains(&path) {
@@ -160,21 +168,21 @@ impl SandboxMachine {
         if search.after > 0 {
             flags.extend(["-A", &after]);
         }
+        if search.root_is_file {
+            flags.push("-a");
+        }
         let partial = self.grep(search, &flags, files, search.limit).await?;
         let matcher = Matcher::new(&search.pattern, search.literal, search.ignore_case, false)
             .map_err(|error| PortError::Other(error.0))?;
-        let text = String::from_utf8_lossy(&partial.stdout);
         let mut all: Vec<MatchedFile> = Vec::new();
-        for line in text.lines() {
-            let Some((path, rest)) = line.split_once('\0') else { continue };
-            let Some(end) = rest.find(|letter: char| !letter.is_ascii_digit()) else { continue };
-            let Ok(number) = rest[..end].parse() else { continue };
-            let text = rest[end + 1..].trim_end_matches('\r').to_owned();
-            let matched = (rest[end..].starts_with(':')).then(|| matcher.find(text.as_bytes()).unwrap_or((0, 0)));
+        for GrepLine { path, number, is_match, text } in grep_lines(&partial.stdout) {
+            let path = String::from_utf8_lossy(path);
+            let text = String::from_utf8_lossy(text).trim_end_matches('\r').to_owned();
+            let matched = is_match.then(|| matcher.find(text.as_bytes()).unwrap_or((0, 0)));
             let row = Row { line: number, text, matched };
             match all.last_mut().filter(|last| last.path == path) {
                 Some(last) => last.rows.push(row),
-                None => all.push(MatchedFile { path: path.to_owned(), rows: vec![row] }),
+                None => all.push(MatchedFile { path: path.into_owned(), rows: vec![row] }),
             }
         }
         Ok(all)
@@ -186,10 +194,10 @@ impl SandboxMachine {
         script: &str,
         note: Option<String>,
     ) -> Result<Found, PortError> {
-        let (listed, timed_out) = self.walk(&find.root, script, find.limit).await?;
+        let Listing { files, timed_out, .. } = self.walk(&find.root, script, find.limit).await?;
         let selector = Selector::plain(&find.root, self.base);
         let mut found = Found { timed_out, note, ..Found::default() };
-        for (path, modified, ignored) in listed {
+        for (path, modified, ignored) in files {
             if !selector.takes(&path) {
                 continue;
             }
