@@ -41,6 +41,8 @@ pub(crate) enum PortError {
     NotADirectory,
     #[error("permission denied")]
     PermissionDenied,
+    #[error("it is on a read-only file system")]
+    ReadOnly,
     #[error("the sandbox's disk is full")]
     NoSpace,
     /// It is not what it was when it was looked at.

@@ -231,13 +231,21 @@ impl MayBePaused for CommandError {
 
 pub(super) fn file_error(error: FileError) -> PortError {
     let text = error.to_string();
-    let lower = text.to_lowercase();
+    // Not the path, which may say anything.
+    let lower = match &error {
+        FileError::Invalid { message, .. } => message.to_lowercase(),
+        _ => text.to_lowercase(),
+    };
     match error {
         FileError::NotFound { .. } => PortError::NotFound,
         FileError::NoSpace { .. } => PortError::NoSpace,
         _ if lower.contains("not a directory") => PortError::NotADirectory,
         _ if lower.contains("is a directory") => PortError::IsDirectory,
         _ if lower.contains("permission denied") => PortError::PermissionDenied,
+        _ if lower.contains("read-only file system") => PortError::ReadOnly,
+        _ if lower.contains("operation not permitted") => PortError::PermissionDenied,
+        // Where nothing can be made, as in /proc.
+        FileError::Call(_) if lower.contains("no such file or directory") => PortError::NotFound,
         FileError::SandboxGone { .. } | FileError::ConnectionLost { .. } => PortError::Unavailable(text),
         FileError::Call(call) if call.is_service_trouble() => PortError::Unavailable(text),
         _ => PortError::Other(text),

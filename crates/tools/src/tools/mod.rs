@@ -48,6 +48,12 @@ pub(crate) fn failed(verb: &str, path: &str, error: &PortError) -> Failure {
         PortError::PermissionDenied => {
             (ErrorCode::PermissionDenied, format!("Permission denied: cannot {verb} {path}. Use bash with sudo."))
         }
+        PortError::ReadOnly => (
+            ErrorCode::PermissionDenied,
+            format!(
+                "Permission denied: cannot {verb} {path}, which is on a read-only file system. Choose a place below /home/user or /tmp."
+            ),
+        ),
         PortError::NoSpace => (
             ErrorCode::Internal,
             format!("Cannot {verb} {path}: the sandbox's disk is full. Remove files with bash, then try again."),

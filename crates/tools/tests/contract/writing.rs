@@ -15,6 +15,7 @@ crate::contract!(in [memory, server, plain]: [
     mode_and_link_stay,
     placeholders_are_warned_of,
     a_directory_is_not_a_file,
+    a_read_only_place_is_permission_denied,
 ]);
 
 async fn a_new_file_gets_its_directories(world: &World) {
@@ -101,4 +102,17 @@ async fn a_directory_is_not_a_file(world: &World) {
     world.put("/home/user/d/x", "").await;
     world.fails("write_file", json!({ "path": "/home/user/d", "content": "" }), ErrorCode::IsDirectory).await;
     world.fails("write_file", json!({ "path": "/home/user/d/x/y", "content": "" }), ErrorCode::NotAFile).await;
+}
+
+async fn a_read_only_place_is_permission_denied(world: &World) {
+    if world.is_memory() {
+        return;
+    }
+    for path in ["/sys/sandbar-test", "/sys/kernel/new/file"] {
+        let input = json!({ "path": path, "content": "x" });
+        let text = world.fails("write_file", input, ErrorCode::PermissionDenied).await;
+        assert!(text.contains(path), "{text}");
+        let input = json!({ "path": path, "old_string": "", "new_string": "x" });
+        world.fails("edit_file", input, ErrorCode::PermissionDenied).await;
+    }
 }
