@@ -111,6 +111,13 @@ fn read_file() -> Definition {
             "mime": { "type": "string" },
             "width": { "type": "integer" },
             "height": { "type": "integer" },
+            "shown": {
+                "type": "object",
+                "properties": {
+                    "mime": { "type": "string" }, "width": { "type": "integer" }, "height": { "type": "integer" },
+                    "size": { "type": "integer" },
+                },
+            },
             "entries": { "type": "array", "items": { "type": "string" } },
             "total_entries": { "type": "integer" },
             "suggestions": { "type": "array", "items": { "type": "string" } },

@@ -1,18 +1,41 @@
-//! Pictures: what they are, from their bytes, and whether a model can take them.
+//! Pictures: what they are, from their bytes, and how they become ones that a model can take.
+//!
+//! Pictures come out of sandboxes, so their decoders run within bounds: one at a time in this process, on a thread of its own,
+//! with at most [`MOST_DECODED_PIXELS`] pixels and [`MOST_DECODED_BYTES`] bytes of them.
 
+use std::io::Cursor;
+
+use ::image::codecs::jpeg::JpegEncoder;
+use ::image::codecs::png::PngEncoder;
+use ::image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
 use crate::result::Image;
 
 /// What providers take as it is: one side, and the file. What is larger they shrink, each in its own way, or refuse.
 pub(crate) const MOST_PIXELS: u32 = 1568;
 pub(crate) const MOST_BYTES: usize = 3_932_160;
+/// The largest file that is taken for a picture.
+pub(crate) const MOST_FILE_BYTES: u64 = 32 * 1024 * 1024;
+/// As the cameras of telephones make them. A progressive JPEG takes nine bytes a pixel while it is decoded.
+const MOST_DECODED_PIXELS: u64 = 50_000_000;
+const MOST_DECODED_BYTES: u64 = 256 * 1024 * 1024;
+/// Tried in turn until the file is small enough.
+const JPEG_QUALITIES: [u8; 3] = [85, 60, 30];
 
+/// Decoded pictures are large: one at a time.
+static DECODING: Semaphore = Semaphore::const_new(1);
+
+/// A picture as it is sent to a model.
 #[derive(Debug)]
 pub(crate) struct Picture {
     pub(crate) image: Image,
+    /// Of the picture that is sent.
     pub(crate) width: u32,
     pub(crate) height: u32,
+    /// Of the file.
+    pub(crate) original: (u32, u32),
 }
 
 /// The media type of a picture that models can see.
@@ -30,24 +53,107 @@ pub(crate) fn kind(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The picture as a block, or why it must not become one: a picture that a provider refuses spoils the whole conversation.
-pub(crate) fn prepare(kind: &'static str, bytes: &Bytes) -> Result<Picture, String> {
-    let Some((width, height)) = size(kind, bytes) else {
-        return Err("it is damaged: its size cannot be read".into());
+/// The picture as a block, scaled down where it must be; or why it must not become one: a picture that a provider refuses
+/// spoils the whole conversation.
+pub(crate) async fn prepare(kind: &'static str, bytes: &Bytes) -> Result<Picture, String> {
+    let bytes = bytes.clone();
+    let _turn = DECODING.acquire().await.map_err(|_| "this program ends".to_owned())?;
+    let prepared = tokio::task::spawn_blocking(move || prepare_now(kind, &bytes)).await;
+    prepared.unwrap_or_else(|_| Err("it is damaged: its decoder failed".into()))
+}
+
+fn prepare_now(kind: &'static str, bytes: &Bytes) -> Result<Picture, String> {
+    let damaged = |error: ::image::ImageError| format!("it is damaged: {error}");
+    let too_many = |width: u32, height: u32| u64::from(width) * u64::from(height) > MOST_DECODED_PIXELS;
+    let too_large = |width, height| {
+        let millions = MOST_DECODED_PIXELS / 1_000_000;
+        format!("it has {width}x{height} pixels, and pictures of more than {millions} million are not decoded")
     };
-    if width == 0 || height == 0 {
-        return Err("it has no pixels".into());
+    match size(kind, bytes) {
+        None => return Err("it is damaged: its size cannot be read".into()),
+        Some((0, _) | (_, 0)) => return Err("it has no pixels".into()),
+        Some((width, height)) if too_many(width, height) => return Err(too_large(width, height)),
+        Some(_) => {}
     }
     if !is_complete(kind, bytes) {
         return Err("it is damaged: its end is missing".into());
     }
-    if width > MOST_PIXELS || height > MOST_PIXELS {
-        return Err(format!("it has {width}x{height} pixels and {MOST_PIXELS} are the most on a side"));
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format_of(kind));
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(MOST_DECODED_BYTES);
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(damaged)?;
+    let (width, height) = decoder.dimensions();
+    // The decoder may have found another size than the first one in the file.
+    if too_many(width, height) || decoder.total_bytes() > MOST_DECODED_BYTES {
+        return Err(too_large(width, height));
     }
-    if bytes.len() > MOST_BYTES {
-        return Err(format!("it has {} bytes and {MOST_BYTES} are the most", bytes.len()));
+    let orientation = decoder.orientation().map_err(damaged)?;
+    let mut decoded = DynamicImage::from_decoder(decoder).map_err(damaged)?;
+    if width.max(height) <= MOST_PIXELS && bytes.len() <= MOST_BYTES {
+        let image = Image { media_type: kind, bytes: bytes.clone() };
+        return Ok(Picture { image, width, height, original: (width, height) });
     }
-    Ok(Picture { image: Image { media_type: kind, bytes: bytes.clone() }, width, height })
+    if width.max(height) > MOST_PIXELS {
+        // Averages areas, without the copy of the whole picture in floating point that other filters make.
+        decoded = decoded.thumbnail(MOST_PIXELS, MOST_PIXELS);
+    }
+    // Encoding drops the note of how the camera was held.
+    decoded.apply_orientation(orientation);
+    let image = encode(kind, &decoded)?;
+    Ok(Picture { image, width: decoded.width(), height: decoded.height(), original: (width, height) })
+}
+
+/// A file of a picture that providers take: PNG where that is small enough and nothing was lost before, else JPEG.
+fn encode(kind: &str, picture: &DynamicImage) -> Result<Image, String> {
+    let failed = |error: ::image::ImageError| format!("it could not be scaled down: {error}");
+    if kind != "image/jpeg" {
+        let mut png = Vec::new();
+        let eight_bits = if picture.color().has_alpha() {
+            DynamicImage::from(picture.to_rgba8())
+        } else {
+            DynamicImage::from(picture.to_rgb8())
+        };
+        eight_bits.write_with_encoder(PngEncoder::new(&mut png)).map_err(failed)?;
+        if png.len() <= MOST_BYTES {
+            return Ok(Image { media_type: "image/png", bytes: png.into() });
+        }
+    }
+    let opaque = on_white(picture);
+    for quality in JPEG_QUALITIES {
+        let mut jpeg = Vec::new();
+        opaque.write_with_encoder(JpegEncoder::new_with_quality(&mut jpeg, quality)).map_err(failed)?;
+        if jpeg.len() <= MOST_BYTES {
+            return Ok(Image { media_type: "image/jpeg", bytes: jpeg.into() });
+        }
+    }
+    Err(format!("no file of at most {MOST_BYTES} bytes can be made of it"))
+}
+
+/// JPEG knows no transparency, and what lies below it is often black.
+fn on_white(picture: &DynamicImage) -> DynamicImage {
+    if !picture.color().has_alpha() {
+        return DynamicImage::from(picture.to_rgb8());
+    }
+    let mut opaque = ::image::RgbImage::new(picture.width(), picture.height());
+    for (pixel, shown) in picture.to_rgba8().pixels().zip(opaque.pixels_mut()) {
+        let [colour @ .., alpha] = pixel.0;
+        let mix = |value: u8| {
+            let alpha = u32::from(alpha);
+            u8::try_from((u32::from(value) * alpha + 255 * (255 - alpha)) / 255).unwrap_or(u8::MAX)
+        };
+        shown.0 = colour.map(mix);
+    }
+    opaque.into()
+}
+
+fn format_of(kind: &str) -> ImageFormat {
+    match kind {
+        "image/jpeg" => ImageFormat::Jpeg,
+        "image/gif" => ImageFormat::Gif,
+        "image/webp" => ImageFormat::WebP,
+        _ => ImageFormat::Png,
+    }
 }
 
 /// Width and height.
@@ -143,13 +249,70 @@ mod tests {
         assert_eq!(size("image/jpeg", b"\xff\xd8\xff"), None);
     }
 
+    /// Pixels that no encoder can make small.
+    fn noise(width: u32, height: u32) -> DynamicImage {
+        let mut state = 1_u64;
+        let mut next = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        ::image::RgbaImage::from_fn(width, height, |_, _| ::image::Rgba([next(), next(), next(), 255])).into()
+    }
+
+    fn file(picture: &DynamicImage, format: ImageFormat) -> Bytes {
+        let mut bytes = Cursor::new(Vec::new());
+        let picture = if format == ImageFormat::Jpeg { &DynamicImage::from(picture.to_rgb8()) } else { picture };
+        picture.write_to(&mut bytes, format).expect("it is encoded");
+        bytes.into_inner().into()
+    }
+
+    #[track_caller]
+    fn check_sent(kind: &'static str, bytes: &Bytes, sent: (u32, u32), original: (u32, u32)) -> Picture {
+        let picture = prepare_now(kind, bytes).expect("a picture");
+        assert_eq!(((picture.width, picture.height), picture.original), (sent, original), "{kind}");
+        let Image { media_type, bytes } = &picture.image;
+        assert_eq!((self::kind(bytes), size(media_type, bytes)), (Some(*media_type), Some(sent)), "{kind}");
+        assert!(bytes.len() <= MOST_BYTES, "{kind}: {}", bytes.len());
+        picture
+    }
+
+    #[test]
+    fn what_a_provider_takes_is_sent_as_it_is() {
+        for (kind, format) in [
+            ("image/png", ImageFormat::Png),
+            ("image/jpeg", ImageFormat::Jpeg),
+            ("image/gif", ImageFormat::Gif),
+            ("image/webp", ImageFormat::WebP),
+        ] {
+            let small = file(&noise(30, 20), format);
+            assert_eq!(check_sent(kind, &small, (30, 20), (30, 20)).image.bytes, small, "{kind}");
+            let large = file(&DynamicImage::new_rgba8(3000, 750), format);
+            check_sent(kind, &large, (1568, 392), (3000, 750));
+        }
+        let thin = file(&DynamicImage::new_luma16(2, 20_000), ImageFormat::Png);
+        check_sent("image/png", &thin, (1, 1568), (2, 20_000));
+    }
+
+    #[test]
+    fn a_file_that_is_too_heavy_becomes_a_lighter_one() {
+        let heavy = file(&noise(1200, 1200), ImageFormat::Png);
+        assert!(heavy.len() > MOST_BYTES);
+        assert_eq!(check_sent("image/png", &heavy, (1200, 1200), (1200, 1200)).image.media_type, "image/jpeg");
+    }
+
+    #[test]
+    fn what_is_transparent_is_white_where_transparency_is_lost() {
+        let white = on_white(&DynamicImage::new_rgba8(2, 2)).to_rgb8();
+        assert!(white.pixels().all(|pixel| pixel.0 == [255; 3]));
+    }
+
     #[test]
     fn what_a_provider_would_refuse_never_becomes_a_block() {
-        assert!(prepare("image/png", &png(10, 10)).is_ok());
-        assert!(prepare("image/png", &png(9000, 10)).expect_err("too wide").contains("9000x10"));
-        assert!(prepare("image/png", &png(0, 10)).is_err());
-        assert!(prepare("image/png", &png(10, 10).slice(..30)).expect_err("cut").contains("damaged"));
-        let heavy = [png(10, 10).to_vec(), vec![0; MOST_BYTES], png(1, 1).to_vec()].concat();
-        assert!(prepare("image/png", &heavy.into()).expect_err("too heavy").contains("bytes"));
+        let refused = |bytes: &Bytes| prepare_now("image/png", bytes).expect_err("no picture");
+        assert!(refused(&png(10, 10)).contains("damaged"), "its pixels are missing");
+        assert!(refused(&png(0, 10)).contains("no pixels"));
+        assert!(refused(&png(60_000, 60_000)).contains("60000x60000"));
+        let whole = file(&noise(30, 20), ImageFormat::Png);
+        assert!(refused(&whole.slice(..whole.len() / 2)).contains("damaged"));
     }
 }

@@ -488,7 +488,7 @@ async fn long_output_is_cut_to_the_loops_own_budget() {
 #[tokio::test]
 async fn those_who_watch_see_what_the_model_saw() {
     let rig = Rig::new();
-    let picture = b"GIF89a\x05\0\x06\0\0\0\0;";
+    let picture = b"GIF89a\x05\x00\x06\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x05\x00\x06\x00\x00\x02\x17\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04Q\x00;";
     rig.memory.put("/home/user/p.gif", picture.to_vec());
     let model = Puppet::new(|turn, _| match turn {
         0 => says(vec![bash("a", "echo hello"), call("b", "read_file", json!({ "path": "p.gif" }))]),

@@ -9,6 +9,7 @@ use crate::encoding::{Decoded, Encoding, LineEnding, decode, is_binary};
 use crate::image::{self, MOST_PIXELS, Picture};
 use crate::input::{Input, invalid};
 use crate::ledger::{self, Seen};
+use crate::paths;
 use crate::port::{Fetch, Fetched, Machine, PortError, Window};
 use crate::result::{Block, Done, ErrorCode, Failure, Outcome};
 
@@ -41,7 +42,10 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
         Ok(Fetched::Special) => {
             not_a_file(format!("{path} is not a regular file (a device, pipe or socket). Use bash to work with it."))
         }
-        Ok(Fetched::Large { size }) => window(machine, &request, size).await,
+        Ok(Fetched::Large { size }) => match large_picture(machine, path, size).await? {
+            Some((kind, bytes)) => picture(path, kind, &bytes).await,
+            None => window(machine, &request, size).await,
+        },
         Ok(Fetched::File(fetch)) => whole(machine, &request, &fetch).await,
         Err(PortError::NotFound | PortError::NotADirectory) => Err(not_found(machine, path).await),
         Err(PortError::Slow(after)) => not_a_file(format!(
@@ -62,7 +66,8 @@ async fn directory(machine: &dyn Machine, path: &str) -> Outcome {
         .map(|entry| if entry.is_directory { format!("{}/", entry.name) } else { entry.name })
         .collect();
     let head = format!("{path} is a directory with {total} {}.", if total == 1 { "entry" } else { "entries" });
-    let mut text = std::iter::once(head).chain(names.iter().cloned()).collect::<Vec<_>>().join("\n");
+    let lines = names.iter().map(|name| paths::shown(name).into_owned());
+    let mut text = std::iter::once(head).chain(lines).collect::<Vec<_>>().join("\n");
     if total > names.len() {
         text.push_str(&format!("\n[Showing the first {} of {total} entries. Use glob to narrow it.]", names.len()));
     }
@@ -76,7 +81,7 @@ async fn whole(machine: &dyn Machine, request: &Request, fetch: &Fetch) -> Outco
     let path = &request.path;
     let Fetch { bytes, sha256, .. } = fetch;
     if let Some(kind) = image::kind(bytes) {
-        return picture(path, kind, bytes);
+        return picture(path, kind, bytes).await;
     }
     if is_binary(bytes) {
         return Err(binary(path, bytes, bytes.len() as u64));
@@ -149,20 +154,52 @@ fn binary(path: &str, bytes: &[u8], size: u64) -> Failure {
     .with(json!({ "path": path, "size": size }))
 }
 
-fn picture(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Outcome {
-    match image::prepare(kind, bytes) {
-        Ok(Picture { image, width, height }) => {
-            let text = format!("{path}: {kind}, {width}x{height} pixels, {} bytes.", bytes.len());
-            let structured = json!({
-                "path": path, "kind": "image", "mime": kind, "width": width, "height": height, "size": bytes.len(), "truncated": false
+/// The content of a file that is too large for a text and not for a picture, if it is one.
+async fn large_picture(
+    machine: &dyn Machine,
+    path: &str,
+    size: u64,
+) -> Result<Option<(&'static str, bytes::Bytes)>, Failure> {
+    const MAGIC: usize = 16;
+    if size > image::MOST_FILE_BYTES {
+        return Ok(None);
+    }
+    let start = machine.read(path, MAGIC).await.map_err(|error| failed("read", path, &error))?;
+    let Some(kind) = image::kind(&start) else { return Ok(None) };
+    match machine.fetch(path, image::MOST_FILE_BYTES).await.map_err(|error| failed("read", path, &error))? {
+        Fetched::File(fetch) => Ok(Some((kind, fetch.bytes))),
+        _ => Ok(None),
+    }
+}
+
+async fn picture(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Outcome {
+    match image::prepare(kind, bytes).await {
+        Ok(Picture { image, width, height, original }) => {
+            let mut text =
+                format!("{path}: {kind}, {}x{} pixels, {} bytes", original.0, original.1, bytes.len());
+            let mut structured = json!({
+                "path": path, "kind": "image", "mime": kind, "width": original.0, "height": original.1, "size": bytes.len(),
+                "truncated": false
             });
+            if image.bytes != *bytes {
+                let scaled = if (width, height) == original { "compressed" } else { "scaled down" };
+                text.push_str(&format!(
+                    "; shown {scaled}: {}, {width}x{height} pixels, {} bytes",
+                    image.media_type,
+                    image.bytes.len()
+                ));
+                structured["shown"] = json!({
+                    "mime": image.media_type, "width": width, "height": height, "size": image.bytes.len()
+                });
+            }
+            text.push('.');
             Ok(Done { content: vec![Block::Text(text), Block::Image(image)], structured, code: None })
         }
         Err(reason) => Err(Failure::new(
             ErrorCode::ImageUnusable,
             format!(
-                "{path} ({kind}, {} bytes) cannot be shown: {reason}. Make a smaller copy with bash and read that, for example: \
-                 convert FILE -resize {MOST_PIXELS}x{MOST_PIXELS} smaller.png",
+                "{path} ({kind}, {} bytes) cannot be shown: {reason}. Make another copy with bash and read that, for example: convert \
+                 FILE -resize {MOST_PIXELS}x{MOST_PIXELS} copy.png",
                 bytes.len()
             ),
         )

@@ -103,12 +103,10 @@ async fn what_has_no_end_is_refused(world: &World) {
     assert!(text.contains("is not a regular file"), "{text}");
 }
 
-pub(crate) fn png(width: u32, height: u32) -> Vec<u8> {
-    let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
-    bytes.extend(width.to_be_bytes());
-    bytes.extend(height.to_be_bytes());
-    bytes.extend(b"\x08\x06\0\0\0....\0\0\0\0IEND\xaeB`\x82");
-    bytes
+fn png(width: u32, height: u32) -> Vec<u8> {
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    image::RgbaImage::new(width, height).write_to(&mut bytes, image::ImageFormat::Png).expect("it is encoded");
+    bytes.into_inner()
 }
 
 async fn pictures_are_shown_when_a_provider_takes_them(world: &World) {
@@ -116,15 +114,20 @@ async fn pictures_are_shown_when_a_provider_takes_them(world: &World) {
     let read = world.call("read_file", json!({ "path": "/home/user/a.png" })).await;
     assert_eq!(read.images().count(), 1);
     assert_eq!((&read.structured["width"], &read.structured["height"]), (&json!(40), &json!(30)));
-    // By its bytes, not by its name.
-    world.put("/home/user/a.txt", png(9000, 10)).await;
-    let text = world.fails("read_file", json!({ "path": "/home/user/a.txt" }), ErrorCode::ImageUnusable).await;
-    assert!(text.contains("9000x10"), "{text}");
-    world.put("/home/user/wide.png", png(1569, 10)).await;
-    let text = world.fails("read_file", json!({ "path": "/home/user/wide.png" }), ErrorCode::ImageUnusable).await;
-    assert!(text.contains("1568 are the most on a side") && text.contains("-resize 1568x1568"), "{text}");
-    world.put("/home/user/cut.png", png(40, 30)[..26].to_vec()).await;
-    world.fails("read_file", json!({ "path": "/home/user/cut.png" }), ErrorCode::ImageUnusable).await;
+    // By its bytes, not by its name; and smaller when it is too large.
+    let large = png(3136, 20);
+    world.put("/home/user/a.txt", large.clone()).await;
+    let read = world.call("read_file", json!({ "path": "/home/user/a.txt" })).await;
+    let image = read.images().next().unwrap_or_else(|| panic!("{read:?}"));
+    assert_eq!(image.size(), Some((1568, 10)));
+    assert_eq!((&read.structured["width"], &read.structured["shown"]["width"]), (&json!(3136), &json!(1568)));
+    let text = read.text();
+    let expected = format!("/home/user/a.txt: image/png, 3136x20 pixels, {} bytes; shown scaled down: ", large.len());
+    assert!(text.starts_with(&expected) && text.contains("1568x10 pixels"), "{text}");
+    let whole = png(40, 30);
+    world.put("/home/user/cut.png", whole[..whole.len() / 2].to_vec()).await;
+    let text = world.fails("read_file", json!({ "path": "/home/user/cut.png" }), ErrorCode::ImageUnusable).await;
+    assert!(text.contains("damaged") && text.contains("-resize 1568x1568"), "{text}");
 }
 
 async fn one_endless_line_is_cut(world: &World) {
