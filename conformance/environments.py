@@ -100,6 +100,13 @@ def prepare_mcp() -> Path:
     return directory
 
 
+def prepare_mcp_python() -> Path:
+    """The official Python MCP client, pinned; its interpreter."""
+    directory = CACHE / "mcp-python"
+    _prepare(directory, HERE / "pins" / "mcp-python.txt", True, "", _make_pinned)
+    return directory / "bin" / "python"
+
+
 def prepare_schemathesis() -> Path:
     """Schemathesis, pinned; the program."""
     directory = CACHE / "schemathesis"

@@ -1,4 +1,5 @@
-"""Proves `sandbar mcp` with the official MCP inspector and the official TypeScript client, over both transports.
+"""Proves `sandbar mcp` with the official MCP inspector and the official TypeScript client, over both transports, and with the
+official Python client over HTTP.
 
     python3 conformance/mcp.py --server target/release/sandbar
 
@@ -37,7 +38,7 @@ def main() -> int:
     parser.add_argument("--server", type=Path, required=True, help="the sandbar executable, for the server and for `mcp`")
     program = parser.parse_args().server.resolve()
     try:
-        packages = environments.prepare_mcp()
+        packages, python = environments.prepare_mcp(), environments.prepare_mcp_python()
         with contextlib.ExitStack() as stack:
             target = stack.enter_context(OwnServer(program, environments.CACHE / "servers"))
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -49,6 +50,8 @@ def main() -> int:
                 client = environments.HERE / "js" / "mcp.mjs"
                 where = [str(stdio)] if name == "stdio" else [url, token]
                 _run(["node", str(client), "--sdk", str(packages), *where])
+                if name == "http":
+                    _run([str(python), str(environments.HERE / "python" / "mcp_client.py"), url, token])
                 print(f"mcp over {name}: the inspector and the client agree, {time.monotonic() - started:.0f} s", flush=True)
     except (environments.SetupError, ServerError, Failed) as error:
         print(f"mcp: {error}", file=sys.stderr)

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::serve::ListenerExt as _;
@@ -97,8 +97,14 @@ pub(crate) async fn serve(
 }
 
 async fn gate(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let ends_session = request.method() == Method::DELETE;
     match access.check(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => {
+            let response = next.run(request).await;
+            // rmcp answers 202; official clients take 200 and 204 for a session that has ended and warn of everything else.
+            let has_ended = ends_session && response.status() == StatusCode::ACCEPTED;
+            if has_ended { StatusCode::NO_CONTENT.into_response() } else { response }
+        }
         Err(StatusCode::UNAUTHORIZED) => {
             let challenge = (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sandbar\""));
             let text =

@@ -211,3 +211,34 @@ async fn stopping_ends_what_runs_and_leaves() {
     assert_eq!((memory.tools.processes(), memory.stays()), (0, (1, 1)));
     running.abort();
 }
+
+/// The official clients warn of every other answer.
+#[tokio::test]
+async fn the_end_of_a_session_is_answered_with_no_content() {
+    let server = OnHttp::start(Settings::default()).await;
+    let hello = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": { "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "0" } },
+    });
+    let greeted =
+        server.post().bearer_auth(server.token.expose()).body(hello.to_string()).send().await.expect("an answer");
+    let session = greeted.headers()["mcp-session-id"].to_str().expect("a text").to_owned();
+    drop(greeted);
+    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let end = || client.delete(server.url()).header("mcp-session-id", &session);
+    let good = || end().bearer_auth(server.token.expose());
+    assert_eq!(end().send().await.expect("an answer").status(), 401);
+    // Also a second time: a client whose session ended by itself is told nothing worse.
+    for _ in 0..2 {
+        let ended = good().send().await.expect("an answer");
+        assert_eq!(ended.status(), 204);
+        assert!(ended.bytes().await.expect("a body").is_empty());
+    }
+    let ping = json!({ "jsonrpc": "2.0", "id": 2, "method": "ping" }).to_string();
+    let after = server.post().bearer_auth(server.token.expose()).header("mcp-session-id", &session).body(ping);
+    assert_eq!(after.send().await.expect("an answer").status(), 404);
+    // The current revision has no sessions to end.
+    let passing = good().header("mcp-protocol-version", CURRENT).send().await.expect("an answer");
+    assert_eq!(passing.status(), 405);
+    server.end().await;
+}
