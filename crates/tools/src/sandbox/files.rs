@@ -17,6 +17,8 @@ use crate::port::{Basis, Fetch, Fetched, Files, Kind, Listed, PortError, Stat, W
 const UPLOADED: u32 = 0o644;
 /// More of a large file than any answer shows.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
+/// More than any file that is changed has: what is longer is another content.
+const MOST_COMPARED: usize = 64 * 1024 * 1024 + 1;
 /// A lock that is older was left behind by somebody who died.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const LOCK_PAUSE: Duration = Duration::from_millis(15);
@@ -86,7 +88,7 @@ impl SandboxMachine {
                 Ok(true)
             }
             // Touched is not changed.
-            (Some(_), Basis::Was { sha256, .. }) => Ok(digest(&self.read(path, usize::MAX).await?) == sha256),
+            (Some(_), Basis::Was { sha256, .. }) => Ok(digest(&self.read(path, MOST_COMPARED).await?) == sha256),
         }
     }
 

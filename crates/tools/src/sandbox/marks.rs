@@ -5,6 +5,9 @@ use bytes::{Bytes, BytesMut};
 use crate::port::{ShellEnd, ShellEvent, Started, Stream, Survivor};
 
 const RS: u8 = 0x1e;
+/// The longest of our own words: an end names processes and background tasks. What is longer is output, since a command can
+/// find out its mark and begin a word without an end.
+const LONGEST_WORD: usize = 1024 * 1024;
 
 /// What a piece of output turned out to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,6 +118,7 @@ impl Marks {
         };
         match read {
             Some((said, length)) => Word::Ours(said, self.mark.len() + 1 + length),
+            None if body.len() > LONGEST_WORD => Word::Output(1),
             None => Word::Unfinished,
         }
     }
@@ -207,6 +211,18 @@ mod tests {
         for cut in 0..WHOLE.len() {
             assert_eq!(all(&[&WHOLE[..cut], &WHOLE[cut..]]), (output.clone(), others.clone()), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_word_without_an_end_is_output_and_is_not_kept() {
+        let mut marks = Marks::new(Stream::Stdout, "MARK", "/s");
+        let mut given = marks.push(&Bytes::from_static(b"\x1eMARK=")).len();
+        let piece = Bytes::from(vec![b'x'; 64 * 1024]);
+        for _ in 0..100 {
+            given += marks.push(&piece).iter().map(|said| usize::from(matches!(said, Said::Event(_)))).sum::<usize>();
+            assert!(marks.held.len() <= LONGEST_WORD + 2 * piece.len(), "{}", marks.held.len());
+        }
+        assert!(given > 0);
     }
 
     proptest! {

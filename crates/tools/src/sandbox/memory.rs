@@ -8,8 +8,10 @@ use sdk::Command;
 
 use super::machine::{SandboxMachine, awake, file_error};
 use crate::paths::Places;
-use crate::port::{Finished, Memory, PortError};
+use crate::port::{Files as _, Finished, Memory, PortError};
 
+/// A note has the text of a file that was read whole. The sandbox may write anything in its place.
+const MOST_NOTE: usize = 64 * 1024 * 1024;
 /// For programs of ours that only look.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -78,7 +80,7 @@ impl Memory for SandboxMachine {
         let path = format!("{}/{key}", self.state);
         // Nothing that is remembered is empty: somebody is just writing it.
         for _ in 0..2 {
-            match awake!(self, |sandbox| sandbox.files().read(&path)).map_err(file_error) {
+            match self.read(&path, MOST_NOTE).await {
                 Ok(note) if note.is_empty() => {}
                 Ok(note) => return Ok(Some(note)),
                 Err(PortError::NotFound | PortError::NotADirectory) => return Ok(None),

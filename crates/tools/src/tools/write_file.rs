@@ -11,10 +11,12 @@ use crate::dispatch::OverwriteGuard;
 use crate::encoding::{Encoding, LineEnding, Unencodable, decode, is_binary};
 use crate::input::{Input, invalid};
 use crate::ledger::{self, Seen, digest};
-use crate::port::{Basis, Fetch, Machine, PortError};
+use crate::port::{Basis, Fetch, Fetched, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 
 const MOST_BYTES: usize = 10 * 1024 * 1024;
+/// The largest file that is compared with what the session has seen.
+const MOST_REPLACED: u64 = 64 * 1024 * 1024;
 /// Lines of a difference that is shown to explain a refusal.
 const SHOWN_DIFFERENCE: usize = 40;
 const MOST_DIFFERENCE_BYTES: usize = 16 * 1024;
@@ -101,8 +103,15 @@ async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, conte
 }
 
 async fn look(machine: &dyn Machine, path: &str) -> Result<Option<Fetch>, Failure> {
-    // Above the limit only its digest is needed, but such files are rare enough to be fetched.
-    match machine.fetch(path, u64::MAX).await {
+    // Bounded, since the sandbox chooses the size of what stands there.
+    match machine.fetch(path, MOST_REPLACED).await {
+        Ok(Fetched::Large { size }) => {
+            let text = format!(
+                "{path} exists and has {size} bytes; write_file replaces files of at most {MOST_REPLACED}. Remove or move it with bash \
+                 first."
+            );
+            Err(Failure::new(ErrorCode::TooLarge, text).with(json!({ "path": path })))
+        }
         Ok(fetched) => changeable(path, fetched).map(Some),
         Err(PortError::NotFound) => Ok(None),
         Err(error) => Err(failed("write", path, &error)),

@@ -16,6 +16,7 @@ crate::contract!(in [memory, server, plain]: [
     placeholders_are_warned_of,
     a_directory_is_not_a_file,
     a_read_only_place_is_permission_denied,
+    a_huge_file_is_not_fetched_to_be_replaced,
 ]);
 
 async fn a_new_file_gets_its_directories(world: &World) {
@@ -115,4 +116,22 @@ async fn a_read_only_place_is_permission_denied(world: &World) {
         let input = json!({ "path": path, "old_string": "", "new_string": "x" });
         world.fails("edit_file", input, ErrorCode::PermissionDenied).await;
     }
+}
+
+async fn a_huge_file_is_not_fetched_to_be_replaced(world: &World) {
+    if world.is_memory() {
+        return;
+    }
+    // Sparse: the sandbox needs no disk for it, but its reader would need memory.
+    world.ok("bash", json!({ "command": "truncate -s 200G huge" })).await;
+    let input = json!({ "path": "/home/user/huge", "content": "x" });
+    let text = world.fails("write_file", input, ErrorCode::TooLarge).await;
+    assert!(text.contains("has 214748364800 bytes"), "{text}");
+    // Nor is what stands in the place of the session's own notes.
+    world.ok("bash", json!({ "command": "echo one > seen.txt" })).await;
+    world.ok("read_file", json!({ "path": "/home/user/seen.txt" })).await;
+    let notes = "for f in /tmp/.sandbar/*/seen/* ~/.sandbar/*/seen/*; do [ -e $f ] && truncate -s 200G $f; done; true";
+    world.ok("bash", json!({ "command": notes })).await;
+    let result = world.call("write_file", json!({ "path": "/home/user/seen.txt", "content": "two" })).await;
+    assert!(result.text().contains("seen.txt"), "{result:?}");
 }

@@ -79,7 +79,7 @@ impl SandboxMachine {
                     return Ok(partial);
                 }
             }
-            if partial.stdout.len() > MOST_OUTPUT {
+            if partial.stdout.len() + partial.stderr.len() > MOST_OUTPUT {
                 running.process().kill().await?;
                 return Ok(partial);
             }
