@@ -4,6 +4,9 @@
 # Commands of separate programs may run at the same time in one session. Each writes only what it changed itself, so that
 # none undoes the other.
 #
+# `env` holds how the exported variables differ from those that the daemon gave this shell: it gives them to every shell, and
+# their values (keys of the workspace among them) must not be in a file, since files are archived.
+#
 # $1 this script  $2 state directory  $3 mark  $4 call  $5 root  $6 directory for this call or ''
 # $7 where the group is written down: in `run/`, or in the directory of a background task, which leaves nothing else behind
 # $8 merge.sh, which is rarely needed and takes time to read  $9… command, in pieces: one argument may have 128 KiB at most
@@ -29,9 +32,7 @@ mapfile -t __sandbar_e <"$__sandbar_s/env"
 # A last line that is missing means that writing was interrupted.
 if [[ ${#__sandbar_e[@]} -gt 0 && ${__sandbar_e[-1]} == '# end' ]]; then
     IFS=$'\n' __sandbar_o="${__sandbar_e[*]}" IFS=$' \t\n'
-    mapfile -d '' -t __sandbar_e </proc/self/environ
     __sandbar_n=$PWD
-    unset -v "${__sandbar_e[@]%%=*}"
     builtin source "$__sandbar_s/env"
     PWD=$__sandbar_n
 fi
@@ -56,13 +57,35 @@ exec 8>&-
 __sandbar_save() {
     [[ -n $__sandbar_s ]] || return 0
     [[ -n $__sandbar_w || $PWD == "$__sandbar_g" ]] || builtin printf %s "$PWD" >|"$__sandbar_s/cwd"
-    builtin unset -v SANDBAR_CALL
-    # Through a file, since a subshell would take longer.
-    __sandbar_t=$__sandbar_k.env
-    { builtin declare -px && builtin echo '# end'; } >|"$__sandbar_t"
-    mapfile -t __sandbar_e <"$__sandbar_t"
+    builtin set +a
+    local __sandbar_name __sandbar_ref
+    local -A __sandbar_given=() __sandbar_now=()
+    builtin mapfile -d '' -t __sandbar_e </proc/self/environ
+    for __sandbar_t in "${__sandbar_e[@]}"; do
+        __sandbar_name=${__sandbar_t%%=*}
+        [[ $__sandbar_name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] && __sandbar_given[$__sandbar_name]=${__sandbar_t#*=}
+    done
+    # Names only, through a file, since a subshell would take longer.
+    builtin compgen -e >|"$__sandbar_k.names"
+    builtin mapfile -t __sandbar_e <"$__sandbar_k.names"
+    __sandbar_n=
+    for __sandbar_name in "${__sandbar_e[@]}"; do
+        __sandbar_now[$__sandbar_name]=
+        case $__sandbar_name in PWD | SHLVL | _ | SANDBAR_CALL | __sandbar_*) continue ;; esac
+        __sandbar_ref=$__sandbar_name
+        if [[ ${!__sandbar_name@a} == *[aA]* ]]; then
+            __sandbar_ref+='[@]'
+        elif [[ -n ${__sandbar_given[$__sandbar_name]+x} && ${!__sandbar_name-} == "${__sandbar_given[$__sandbar_name]}" ]]; then
+            continue
+        fi
+        __sandbar_n+=${!__sandbar_ref@A}$'\n'
+    done
+    for __sandbar_name in "${!__sandbar_given[@]}"; do
+        case $__sandbar_name in PWD | SHLVL | _ | SANDBAR_CALL) continue ;; esac
+        [[ -n ${__sandbar_now[$__sandbar_name]+x} ]] || __sandbar_n+="unset -v $__sandbar_name"$'\n'
+    done
+    __sandbar_n+='# end'
     local IFS=$'\n'
-    __sandbar_n="${__sandbar_e[*]}"
     if [[ $__sandbar_n != "$__sandbar_o" ]]; then
         exec 9>"$__sandbar_s/lock"
         flock -w 10 9
@@ -73,6 +96,10 @@ __sandbar_save() {
             __sandbar_merge "${__sandbar_e[*]}"
         fi
         builtin printf '%s\n' "$__sandbar_n" >|"$__sandbar_s/env"
+        # Earlier versions left values there.
+        for __sandbar_t in "$__sandbar_s"/run/*.env; do
+            [[ ! -e $__sandbar_t ]] || : >|"$__sandbar_t"
+        done
         exec 9>&-
     fi
     __sandbar_s=

@@ -5,8 +5,8 @@ __sandbar_parse() {
     local -n __sandbar_into=$1
     local __sandbar_line __sandbar_name=
     while IFS= read -r __sandbar_line; do
-        if [[ $__sandbar_line =~ ^declare\ -[a-zA-Z-]+\ ([A-Za-z_][A-Za-z0-9_]*)(=|$) ]]; then
-            __sandbar_name=${BASH_REMATCH[1]}
+        if [[ $__sandbar_line =~ ^(declare\ -[a-zA-Z-]+|unset\ -v)\ ([A-Za-z_][A-Za-z0-9_]*)(=|$) ]]; then
+            __sandbar_name=${BASH_REMATCH[2]}
             __sandbar_into[$__sandbar_name]=$__sandbar_line
         elif [[ -n $__sandbar_name && $__sandbar_line != '# end' ]]; then
             __sandbar_into[$__sandbar_name]+=$'\n'$__sandbar_line

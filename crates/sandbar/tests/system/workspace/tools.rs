@@ -37,3 +37,37 @@ fn tool_calls_go_on_through_rotation_and_hide_what_was_given() {
     assert!(none.contains("there is no workspace none"), "{none}");
     user.workspace.must(&["destroy", "shop", "--yes"]);
 }
+
+#[test]
+fn session_files_have_no_values_of_the_workspace_and_commands_still_see_them() {
+    const SECRET: &str = "s3cr3t-of-the-workspace";
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    user.workspace.must(&[
+        "create",
+        "shop",
+        "--env",
+        &format!("SECRET={SECRET}"),
+        "--env",
+        "GONE=gone-of-the-workspace",
+    ]);
+    let says = |line: &str| {
+        let input = json!({ "command": line }).to_string();
+        let done = user.tool.run(&["bash", &input, "--workspace", "shop", "--json"]);
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+        result["structured"]["stdout"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned()
+    };
+    let length = SECRET.len();
+    assert_eq!(says("export OWN=mine; unset GONE; echo ${#SECRET}"), format!("{length}\n"));
+    assert_eq!(says("export OWN=\"$OWN too\"; echo ${#SECRET} ${GONE-unset}"), format!("{length} unset\n"));
+    // Looked for by halves, so that the search does not find itself.
+    let holders = || {
+        let (first, second) = SECRET.split_at(5);
+        user.says("shop", &format!("grep -rl \"{first}\"\"{second}\" /home/user || true"))
+    };
+    assert_eq!(holders(), "");
+    user.workspace.must(&["rotate", "shop"]);
+    assert_eq!(says("echo ${#SECRET} $OWN ${GONE-unset}"), format!("{length} mine too unset\n"));
+    assert_eq!(holders(), "");
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
