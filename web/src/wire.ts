@@ -56,6 +56,8 @@ export interface ApprovalRule {
 export interface NewBuild {
   project_id?: string;
   name?: string;
+  /** The name must be new: the server refuses one that a project with builds has. */
+  new_project?: boolean;
   goal: string;
   phases?: string[];
   repo?: string;

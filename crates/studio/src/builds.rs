@@ -9,9 +9,9 @@ use workspace::snapshot::ProjectId as SnapshotsOf;
 use crate::body;
 use crate::chain;
 use crate::error::{REBUILD_QUESTION, StudioError};
-use crate::id::JobId;
+use crate::id::{JobId, ProjectId};
 use crate::job::{Job, NewBuild, ProjectRef, Status, Step, next};
-use crate::records::{Change, Held, JobRecord, NewJob, Spec};
+use crate::records::{Change, Held, JobRecord, NewJob, ProjectRecord, Spec};
 use crate::studio::{Studio, locked};
 use crate::view::User;
 use crate::worker;
@@ -58,16 +58,12 @@ impl Studio {
                 check_text("name", &name, LONGEST_NAME)?;
                 self.records().project_named(&user.id, name.trim()).await?
             }
-        };
-        let mut begins_from = None;
-        if repo.is_none() {
-            for ready in self.records().ready_jobs(&project.id).await? {
-                begins_from = self.files_of(&ready).await?;
-                if begins_from.is_some() {
-                    break;
-                }
+            ProjectRef::New(name) => {
+                check_text("name", &name, LONGEST_NAME)?;
+                self.new_project(user, name.trim()).await?
             }
-        }
+        };
+        let begins_from = if repo.is_none() { self.newest_files(&project.id).await? } else { None };
         let spec = Spec { phases, repo, branch, template, budget_usd, policy };
         let new = NewJob {
             id: JobId::new(),
@@ -88,13 +84,35 @@ impl Studio {
         self.shown(user, job).await
     }
 
-    /// Whose snapshots have the files of a job, if there are any.
-    async fn files_of(&self, job: &JobRecord) -> Result<Option<SnapshotsOf>, StudioError> {
-        let project: SnapshotsOf = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
-        Ok(self.has_files(&project).await?.then_some(project))
+    /// A project of a new name. One whose builds were all deleted has no files and counts as new.
+    async fn new_project(&self, user: &User, name: &str) -> Result<ProjectRecord, StudioError> {
+        let (project, made) = self.records().add_project(&user.id, name).await?;
+        if !made && !self.records().jobs(&user.id, Some(&project.id)).await?.is_empty() {
+            return Err(StudioError::ProjectExists { name: project.name });
+        }
+        Ok(project)
     }
 
-    async fn has_files(&self, project: &SnapshotsOf) -> Result<bool, StudioError> {
+    /// Whose snapshots the next build of a project starts from: those of the newest ended build that has files, whether it became
+    /// ready, failed or was cancelled. A build that is still being built is no base: its files change.
+    async fn newest_files(&self, project: &ProjectId) -> Result<Option<SnapshotsOf>, StudioError> {
+        for job in self.records().ended_jobs(project).await? {
+            if let Some(files) = self.files_of(&job).await? {
+                return Ok(Some(files));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whose snapshots have the files of an ended job, or will have them: what only its sandbox has, the worker saves before the
+    /// new build starts from it.
+    async fn files_of(&self, job: &JobRecord) -> Result<Option<SnapshotsOf>, StudioError> {
+        let project: SnapshotsOf = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
+        let being_saved = job.run.is_some() && (job.sandbox_id.is_some() || !job.settled);
+        Ok((being_saved || self.has_files(&project).await?).then_some(project))
+    }
+
+    pub(crate) async fn has_files(&self, project: &SnapshotsOf) -> Result<bool, StudioError> {
         self.workspaces().snapshots().has_any(project).await.map_err(StudioError::unavailable)
     }
 

@@ -31,6 +31,9 @@ pub enum StudioError {
     /// Raise the limit, or wait for the next period.
     #[error("{limit} is used up")]
     OverBudget { limit: String },
+    /// Build in that project, or choose another name.
+    #[error("there is already a project named {name:?}")]
+    ProjectExists { name: String },
     #[error("{field}: {message}")]
     Invalid { field: &'static str, message: String },
     /// Resume it first.

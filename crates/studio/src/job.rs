@@ -133,6 +133,8 @@ pub enum ProjectRef {
     Id(ProjectId),
     /// The user's project of that name, made if there is none.
     Name(String),
+    /// A project that this build makes: a name that a project with builds has is refused.
+    New(String),
 }
 
 /// A job as its owner sees it.

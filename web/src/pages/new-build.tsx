@@ -1,7 +1,7 @@
 // The form that starts a build. A goal is enough; everything else has a default.
 
 import { useState } from "preact/hooks";
-import { api } from "../api";
+import { api, ApiError } from "../api";
 import { useAction } from "../hooks";
 import { Icon } from "../parts/icon";
 import { buildPath, go } from "../route";
@@ -12,13 +12,29 @@ const CHANGING = ["bash", "write_file", "edit_file"];
 const NEW = "";
 
 export function NewBuildForm({ dashboard }: { dashboard: Dashboard }) {
-  const { busy, problem, run } = useAction();
+  const { busy, problem, run, dismiss } = useAction();
   const [project, setProject] = useState(NEW);
+  /** The name that the server refused, since a project has it. */
+  const [taken, setTaken] = useState<string | null>(null);
   const credits = dashboard.user.credits;
+  const existing = taken === null ? undefined : dashboard.projects.find((each) => each.name === taken);
   const submit = (event: SubmitEvent) => {
     event.preventDefault();
-    const form = new FormData(event.currentTarget as HTMLFormElement);
-    void run(async () => go(buildPath((await api.start(read(form))).job_id)));
+    const build = read(new FormData(event.currentTarget as HTMLFormElement));
+    setTaken(null);
+    void run(async () => {
+      try {
+        go(buildPath((await api.start(build)).job_id));
+      } catch (error) {
+        if (error instanceof ApiError && error.errorType === "project_exists") setTaken(build.name ?? null);
+        throw error;
+      }
+    });
+  };
+  const choose = (id: string) => {
+    setProject(id);
+    setTaken(null);
+    dismiss();
   };
   return (
     <form class="card new-build" onSubmit={submit} aria-label="New build">
@@ -34,7 +50,7 @@ export function NewBuildForm({ dashboard }: { dashboard: Dashboard }) {
       <div class="new-build-row">
         <label class="field inline">
           <span>Project</span>
-          <select name="project_id" value={project} onChange={(event) => setProject(event.currentTarget.value)}>
+          <select name="project_id" value={project} onChange={(event) => choose(event.currentTarget.value)}>
             <option value={NEW}>New project</option>
             {dashboard.projects.map((each) => <option key={each.project_id} value={each.project_id}>{each.name}</option>)}
           </select>
@@ -88,7 +104,14 @@ export function NewBuildForm({ dashboard }: { dashboard: Dashboard }) {
           </label>
         </div>
       </details>
-      {problem && <p class="problem" role="alert">{problem}</p>}
+      {problem && (
+        <p class="problem" role="alert">
+          {problem}
+          {existing && (
+            <button type="button" class="button small" onClick={() => choose(existing.project_id)}>Build in “{existing.name}”</button>
+          )}
+        </p>
+      )}
     </form>
   );
 }
@@ -96,6 +119,7 @@ export function NewBuildForm({ dashboard }: { dashboard: Dashboard }) {
 function read(form: FormData): NewBuild {
   const text = (name: string) => String(form.get(name) ?? "").trim();
   const build: NewBuild = { goal: text("goal") };
+  if (text("name")) build.new_project = true;
   for (const name of ["project_id", "name", "repo", "branch", "model", "template"] as const) {
     if (text(name)) build[name] = text(name);
   }

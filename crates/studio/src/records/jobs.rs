@@ -156,14 +156,15 @@ impl Records {
         read(newest.all(&self.reading).await.map_err(cannot("read"))?)
     }
 
-    /// Those of a project that came to be ready, the newest first.
+    /// Those of a project that have ended, however they did, the newest first.
     ///
     /// # Errors
     /// The records cannot be read.
-    pub async fn ready_jobs(&self, project: &ProjectId) -> Result<Vec<JobRecord>, RecordsError> {
+    pub async fn ended_jobs(&self, project: &ProjectId) -> Result<Vec<JobRecord>, RecordsError> {
+        let ended = Status::ALL.into_iter().filter(|status| status.is_final()).map(Status::as_str);
         let rows = job::Entity::find()
             .filter(job::Column::Project.eq(project.as_str()))
-            .filter(job::Column::Status.eq(Status::Ready.as_str()))
+            .filter(job::Column::Status.is_in(ended))
             .filter(job::Column::Deleted.eq(false))
             .order_by_desc(job::Column::BuildVersion)
             .all(&self.reading)

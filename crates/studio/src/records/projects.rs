@@ -31,8 +31,17 @@ impl Records {
     /// # Errors
     /// The records cannot be written.
     pub async fn project_named(&self, user: &UserId, name: &str) -> Result<ProjectRecord, RecordsError> {
+        self.add_project(user, name).await.map(|(project, _)| project)
+    }
+
+    /// The same, and whether this call made it: of several concurrent calls, one does.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn add_project(&self, user: &UserId, name: &str) -> Result<(ProjectRecord, bool), RecordsError> {
+        let id = ProjectId::new();
         let row = project::Model {
-            id: ProjectId::new().to_string(),
+            id: id.to_string(),
             user: user.to_string(),
             name: name.to_owned(),
             created_at_us: Timestamp::now().as_microsecond(),
@@ -47,9 +56,10 @@ impl Records {
             .one(&self.reading)
             .await
             .map_err(cannot("read"))?;
-        row.ok_or("a project that was just made is gone")
-            .map_err(cannot("read"))
-            .and_then(|row| from_row(row).map_err(cannot("understand")))
+        let row = row.ok_or("a project that was just made is gone").map_err(cannot("read"))?;
+        let project = from_row(row).map_err(cannot("understand"))?;
+        let made = project.id == id;
+        Ok((project, made))
     }
 
     /// A user's own.

@@ -109,6 +109,9 @@ impl From<StudioError> for Failure {
             StudioError::OverBudget { .. } => with(StatusCode::PAYMENT_REQUIRED)
                 .kind("over_budget")
                 .hint("raise the limit in the configuration of the server, or wait until its period is over"),
+            StudioError::ProjectExists { .. } => with(StatusCode::CONFLICT)
+                .kind("project_exists")
+                .hint("choose it from the list of projects to build on its files, or choose another name"),
             StudioError::Invalid { field, message } => Self::invalid(field, message),
             StudioError::Asleep => {
                 with(StatusCode::UNPROCESSABLE_ENTITY).kind("asleep").hint("resume its preview first")

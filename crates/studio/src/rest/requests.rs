@@ -24,6 +24,9 @@ pub(super) struct NewGeneration {
     project_id: Option<ProjectId>,
     /// The name of the project, which is made if there is none; or `project_id`.
     name: Option<Text<100>>,
+    /// With `name`: the project must be new. A name that a project with builds has is refused with 409, so that nothing starts
+    /// from the files of that project by accident.
+    new_project: Option<bool>,
     goal: Text<20_000>,
     /// Worked off one after the other, each committed and saved by itself.
     #[schemars(length(max = MOST_PHASES))]
@@ -63,10 +66,24 @@ impl TryFrom<NewGeneration> for NewBuild {
     type Error = Failure;
 
     fn try_from(asked: NewGeneration) -> Result<Self, Failure> {
-        let NewGeneration { project_id, name, goal, phases, repo, branch, model, template, budget_usd, approvals } =
-            asked;
+        let NewGeneration {
+            project_id,
+            name,
+            new_project,
+            goal,
+            phases,
+            repo,
+            branch,
+            model,
+            template,
+            budget_usd,
+            approvals,
+        } = asked;
+        let new = new_project.unwrap_or_default();
         let project = match (project_id, name) {
+            (Some(_), None) if new => return Err(Failure::invalid("new_project", "it needs `name`")),
             (Some(id), None) => ProjectRef::Id(id),
+            (None, Some(name)) if new => ProjectRef::New(name.0),
             (None, Some(name)) => ProjectRef::Name(name.0),
             _ => return Err(Failure::invalid("project_id", "either `project_id` or `name` is needed, and not both")),
         };

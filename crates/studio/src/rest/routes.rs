@@ -39,8 +39,8 @@ fn builds(calls: Calls) -> Calls {
             &Operation::post("/api/generation", "start", "Take a build in, for one credit")
                 .takes::<NewGeneration>()
                 .answers::<Started>(ACCEPTED, "It waits for a builder.")
-                // A project that is named by its id may not be there.
-                .refuses([NO_MONEY, StatusCode::NOT_FOUND]),
+                // A project that is named by its id may not be there; one that is to be new may be.
+                .refuses([NO_MONEY, StatusCode::NOT_FOUND, CONFLICT]),
             generation::start,
         )
         .add(

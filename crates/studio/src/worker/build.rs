@@ -158,11 +158,19 @@ impl Work<'_> {
         if let Some(branch) = &job.spec.branch {
             repo = repo.map(|repo| repo.branch(branch.clone()));
         }
+        let from = match job.status {
+            // The workspace is there, and has its files.
+            Status::Building => job.begins_from.clone(),
+            _ => tokio::select! {
+                from = self.prepare_base(job) => from?,
+                () = self.claim.cancel.cancelled() => return Ok(Err(End::Cancelled)),
+            },
+        };
         let setup = Setup {
-            repo: repo.filter(|_| job.begins_from.is_none()),
+            repo: repo.filter(|_| from.is_none()),
             template: job.spec.template.clone(),
             job: Some(job.id.to_string()),
-            from: job.begins_from.clone(),
+            from,
             ..Setup::default()
         };
         let made = tokio::select! {

@@ -5,6 +5,7 @@
 //! held up changes nothing any more. What a killed worker leaves, the next one takes up when the lease is over: in the same
 //! workspace, with the same run.
 
+mod base;
 mod build;
 mod copy;
 mod errand;

@@ -275,7 +275,7 @@ async fn events(one: &Records, two: &Records) {
         ..Change::default()
     };
     one.change(&job.id, Held::Anybody, ready, Vec::new()).await.expect("asked").expect("changed");
-    assert_eq!(two.ready_jobs(&job.project).await.expect("read").len(), 1);
+    assert_eq!(two.ended_jobs(&job.project).await.expect("read").len(), 1);
     assert!(two.ending_before(Timestamp::now()).await.expect("read").is_empty());
     let ending = two.ending_before(soon + SignedDuration::from_secs(1)).await.expect("read");
     assert_eq!(ending.iter().map(|job| &job.id).collect::<Vec<_>>(), [&job.id]);

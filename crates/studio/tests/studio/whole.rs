@@ -16,6 +16,10 @@ const WRONG: &str = r#"{"turns": [
     {"tool_calls": [{"name": "bash", "input": {"command": "echo hello > /home/user/project/hello.txt"}}]},
     {"expect": "this is in no result", "text": "Done."}
 ]}"#;
+const PAGE: &str = r#"{"turns": [
+    {"tool_calls": [{"name": "bash", "input": {"command": "echo '<h1>Hello</h1>' > /home/user/project/index.html"}}]},
+    {"text": "Done."}
+]}"#;
 const NO_PAGE: &str = r#"{"turns": [
     {"tool_calls": [{"name": "write_file", "input": {"path": "/home/user/project/notes.txt", "content": "nothing to look at"}}]},
     {"text": "Done."}
@@ -229,6 +233,66 @@ async fn builds_that_end_otherwise_say_why_and_leave_no_sandbox() {
     gone.await;
     let (status, _) = user.call(reqwest::Method::GET, &format!("/api/jobs/{plain}"), None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+/// The names of the project's files.
+async fn files(whole: &Whole, job: &str) -> Vec<String> {
+    let listed = whole.user.get(&format!("/api/jobs/{job}/files")).await;
+    let entries = listed["entries"].as_array().expect("entries").iter();
+    entries.map(|entry| entry["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_build_starts_from_the_newest_files_whatever_the_last_ones_end() {
+    let whole = Whole::start(&[("slow.json", SLOW), ("wrong.json", WRONG), ("page.json", PAGE)]);
+    let user = &whole.user;
+    let build = |model: &str| json!({ "name": "p", "goal": "g", "model": format!("scripted:{model}") });
+    let has = async |job: &str, names: &[&str]| {
+        let listed = files(&whole, job).await;
+        for name in names {
+            assert!(listed.iter().any(|listed| listed == name), "{name} is missing in {listed:?}");
+        }
+    };
+
+    // A failed build: the next one is asked for before the files of the failed one are saved.
+    let wrong = user.build(&build("wrong.json")).await;
+    user.until(&wrong, "failed", |seen| seen["status"] == "failed").await;
+    let second = user.build(&build("page.json")).await;
+    let asleep = user.until_asleep(&second).await;
+    has(&second, &["hello.txt", "index.html"]).await;
+
+    // A ready one whose preview is awake, and whose files were edited by hand since they were saved.
+    let (status, _) = user.post(&format!("/api/generation/{second}/resume"), &json!({})).await;
+    assert_eq!(status, StatusCode::OK);
+    let client = testing::client(&whole.server.address, &whole.server.key).build().expect("a client");
+    let sandbox: SandboxId = asleep["sandbox_id"].as_str().expect("a sandbox").parse().expect("an id");
+    let sandbox = client.attach(&client.info(&sandbox).await.expect("it is there")).expect("it runs");
+    sandbox.files().write("/home/user/project/by-hand.txt", "mine\n").await.expect("written");
+    let (status, rebuilt) = user.post(&format!("/api/generation/{second}/rebuild"), &json!({ "confirm": true })).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{rebuilt}");
+    let rebuilt = rebuilt["job_id"].as_str().expect("an id").to_owned();
+    sandbox.files().write("/home/user/project/later.txt", "mine\n").await.expect("written");
+    let third = user.build(&build("page.json")).await;
+    for job in [&rebuilt, &third] {
+        user.until_asleep(job).await;
+        has(job, &["hello.txt", "by-hand.txt"]).await;
+    }
+    has(&third, &["later.txt"]).await;
+
+    // A cancelled one.
+    let slow = user.build(&build("slow.json")).await;
+    let log = format!("/api/jobs/{slow}/file?path=begun");
+    testing::eventually_async("the build has written its file", super::programs::PATIENCE, || async {
+        let (status, _) = user.call(reqwest::Method::GET, &log, None).await;
+        (status == StatusCode::OK).then_some(())
+    })
+    .await;
+    let (status, _) = user.post(&format!("/api/jobs/{slow}/cancel"), &json!({})).await;
+    assert_eq!(status, StatusCode::OK);
+    user.until(&slow, "cancelled", |seen| seen["status"] == "cancelled").await;
+    let last = user.build(&build("page.json")).await;
+    user.until_asleep(&last).await;
+    has(&last, &["begun", "by-hand.txt"]).await;
 }
 
 impl Whole {

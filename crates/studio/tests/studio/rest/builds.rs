@@ -170,6 +170,42 @@ async fn a_build_is_cancelled_repeated_and_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_project_never_joins_one_of_the_same_name() {
+    on_both(Face::default(), async |lab| {
+        let ada = lab.person("ada", 9).await;
+        let new = json!({"name": "Twice", "new_project": true, "goal": "Make a page."});
+        let first = ask(&lab, &ada, new.clone()).await.is(202)["job_id"].as_str().expect("an id").to_owned();
+        let refused = ask(&lab, &ada, new.clone()).await.is(409);
+        assert_eq!(refused["error_type"], "project_exists", "{refused}");
+        assert!(refused["message"].as_str().expect("a message").contains("already a project named \"Twice\""));
+        assert_eq!(lab.get(&ada, "/api/me").await.is(200)["credits"], 8, "a refused build costs nothing");
+        // Callers that post builds into a project by its name or id go on doing so.
+        let project = lab.get(&ada, &format!("/api/jobs/{first}")).await.is(200)["project_id"].clone();
+        for body in [
+            json!({"name": "Twice", "goal": "g"}),
+            json!({"name": "Twice", "new_project": false, "goal": "g"}),
+            json!({"name": "Twice", "new_project": null, "goal": "g"}),
+            json!({"project_id": project, "goal": "g"}),
+        ] {
+            ask(&lab, &ada, body).await.is(202);
+        }
+        ask(&lab, &ada, json!({"project_id": project, "new_project": true, "goal": "g"})).await.is(422);
+        // Another user's project of that name is none of hers.
+        let bob = lab.person("bob", 1).await;
+        ask(&lab, &bob, new.clone()).await.is(202);
+        // A project without builds has no files that a new one could start from.
+        let listed = lab.get(&ada, "/api/jobs").await.is(200);
+        for job in listed["jobs"].as_array().expect("jobs") {
+            let id = job["job_id"].as_str().expect("an id");
+            lab.post(&ada, &format!("/api/jobs/{id}/cancel"), json!({})).await.is(200);
+            lab.call(&ada, &format!("DELETE /api/jobs/{id}"), None).await;
+        }
+        ask(&lab, &ada, new).await.is(202);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_ready_neither_sleeps_nor_wakes() {
     on_both(Face::default(), async |lab| {
         let ada = lab.person("ada", 5).await;
