@@ -126,10 +126,47 @@ async function terminalWorks({ view }) {
   await view.tab("preview");
 }
 
+/** What the page was answered with 502 while `work` was done: by the edge, where nothing serves. */
+async function gatewayErrors(view, work) {
+  const failed = [];
+  const listen = (answer) => answer.status() === 502 && failed.push(answer.url());
+  view.page.on("response", listen);
+  await work();
+  view.page.off("response", listen);
+  return failed;
+}
+
+/** The page has heard that the sandbox is paused. */
+const hearsOfPause = ({ view }) =>
+  view.page.waitForResponse(async (answer) => answer.url().endsWith("/preview") && (await answer.json()).state === "paused", { timeout: BUILD_MS });
+
+/** The sandbox is paused behind the frame as soon as the frame is loaded, and nothing on the page changes. */
 async function becomesReady(visit) {
-  const { view } = visit;
-  await view.see("[data-status=ready]", "Ready", BUILD_MS);
-  await view.see("[data-mark=sleep]", "Preview asleep");
+  const { view, server, job } = visit;
+  const failed = await gatewayErrors(view, async () => {
+    const heard = hearsOfPause(visit);
+    await view.see("[data-status=ready]", "Ready", BUILD_MS);
+    await view.preview("active");
+    await view.frameSays(PAGE);
+    await view.inFrame(() => { globalThis.wasHere = true; });
+    const frame = await view.page.waitForSelector("iframe");
+    await server.until(job, "paused", (seen) => seen.sandbox_paused);
+    await heard;
+    await view.preview("active");
+    assert.ok(await keeps(view, frame), "the frame was replaced");
+    assert.equal(await view.inFrame(() => globalThis.wasHere), true, "the frame was loaded a second time");
+  });
+  assert.deepEqual(failed, [], "the frame asked for something that nothing served");
+  await view.frameSays(PAGE);
+  await clockIs(view, "64px");
+  await view.missing("[data-mark=sleep]");
+  await view.missing(".preview-bar button.small");
+  await view.everyLook("ready-asleep-silently");
+  // The person turns to the application, which has no server now.
+  await view.page.click("iframe");
+  await view.see(".preview-bar button", "Resume preview");
+  assert.equal(await view.inFrame(() => globalThis.wasHere), true, "the frame was loaded a second time");
+  await view.picture("ready-asleep-offered");
   await view.page.waitForFunction(() => [...document.querySelectorAll(".pictures img")].some((image) => image.naturalWidth > 0));
   await view.picture("ready");
   await sameAfterReload(visit);
@@ -183,6 +220,22 @@ async function cardOffersResume(visit) {
     await view.see(card, "Resume preview");
     await view.picture("phone-dashboard");
   });
+}
+
+/** A second project of a name would start from the files of the first. */
+async function projectNamesAreUnique({ view, server }) {
+  await view.page.type("textarea[name=goal]", "Another clock");
+  await view.page.type("input[name=name]", "World clock");
+  await view.press("Build");
+  await view.see(".new-build .problem", "There is already a project named \"World clock\".");
+  await view.everyLook("project-exists");
+  await view.press("Build in “World clock”");
+  await view.page.waitForSelector(".new-build .problem", { hidden: true });
+  const chosen = await view.page.$eval("select[name=project_id]", (list) => list.selectedOptions[0].textContent);
+  assert.equal(chosen, "World clock");
+  assert.equal(await view.page.$eval("textarea[name=goal]", (field) => field.value), "Another clock", "what was typed is kept");
+  assert.equal((await server.api("/api/jobs")).jobs.length, 1, "nothing was built");
+  await view.open(`${server.url}/`);
 }
 
 async function resumes(visit) {
@@ -549,7 +602,9 @@ async function buildSleeps(visit) {
   const { view } = visit;
   await view.see("h2", "Nothing built yet");
   await startBuild(visit, { goal: GOAL, name: "Far away", model: "page.yaml" });
-  await view.see("[data-mark=sleep]", "Preview asleep", BUILD_MS);
+  const job = current(visit);
+  await view.see("[data-status=ready]", "Ready", BUILD_MS);
+  await visit.server.until(job, "paused", (seen) => seen.sandbox_paused);
   await view.reload();
   await view.preview("paused");
 }
@@ -621,10 +676,11 @@ const A_VISIT = [
   ["a tool call opens by keyboard and shows its output", callsOpen],
   ["the server is killed and comes back: the page recovers, no row is lost", serverIsKilled],
   ["the terminal reaches the sandbox", terminalWorks],
-  ["the build becomes ready, then its preview sleeps; a reload shows the same timeline", becomesReady],
+  ["the build becomes ready, and its frame stays when the sandbox is paused; a reload shows the same timeline", becomesReady],
   ["nothing of it was lost or told twice", nothingIsLostOrTwice],
   ["a sleeping preview says so", sleeps],
   ["the dashboard's card says Ready and offers to resume, without a picture", cardOffersResume],
+  ["a new project of a known name is refused, and the page leads to the project", projectNamesAreUnique],
   ["resume brings the page back, and the rest is usable meanwhile", resumes],
   ["a frame that is loaded stays as it is when its sandbox falls asleep", shownFrameOutlivesSleep],
   ["on a phone the dashboard's resume leads to the preview", resumesOnPhone],

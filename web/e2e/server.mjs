@@ -110,6 +110,17 @@ export class Server {
     return answer.json();
   }
 
+  /** The job, once it is as `wanted`. */
+  async until(job, what, wanted) {
+    const deadline = Date.now() + 2 * START_MS;
+    for (;;) {
+      const seen = await this.api(`/api/jobs/${job}`);
+      if (wanted(seen)) return seen;
+      if (Date.now() > deadline) throw new Error(`${job} is not ${what}: ${JSON.stringify(seen)}`);
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+  }
+
   /** What a job's timeline has, from its beginning to the first event that is `last`. */
   async events(job, last) {
     const stop = new AbortController();

@@ -108,6 +108,7 @@ export const api = {
   start: (build: NewBuild) => post<Started>("/api/generation", build),
   job: (id: string) => get<Job>(job(id)),
   preview: (id: string) => get<PreviewCheck>(`${job(id)}/preview`),
+  previewLoaded: async (id: string) => void (await send(`${job(id)}/preview/loaded`, { method: "POST" })),
   pause: (id: string) => post<{ job_id: string; paused: boolean }>(`${job(id)}/snapshot`, {}, RESUME_DEADLINE_MS),
   resume: (id: string) =>
     post<{ preview_url: string | null; sandbox_id: string }>(`${generation(id)}/resume`, {}, RESUME_DEADLINE_MS),

@@ -206,7 +206,8 @@ export type TimelineEvent =
   | Of<"phase_started", { phase: number; of: number; goal: string }>
   | Of<"phase_finished", { phase: number; commit: string | null; snapshot: string | null }>
   | Of<"saved", { snapshot: string | null; problem: string | null }>
-  | Of<"paused", { problem?: string | null }>
+  /** Automatic: at the end of a build, where the page shows nothing of it. */
+  | Of<"paused", { problem?: string | null; automatic?: boolean }>
   | Of<
       "run_finished",
       { stop_reason: string; message: string; turns: number; cost_usd: number | null; text: string; files_changed: string[] }

@@ -62,8 +62,9 @@ pub(crate) fn moved(from: &str, to: &str, reason: &str) -> Body {
     body("moved", json!({ "from_provider": from, "to_provider": to, "reason": reason }))
 }
 
-pub(crate) fn paused() -> Body {
-    body("paused", json!({}))
+/// `automatic`: the studio paused it when its build ended, and a page that shows the preview goes on showing it.
+pub(crate) fn paused(automatic: bool) -> Body {
+    body("paused", json!({ "automatic": automatic }))
 }
 
 pub(crate) fn resumed(preview_url: Option<&str>) -> Body {

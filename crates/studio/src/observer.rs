@@ -13,13 +13,16 @@ use crate::studio::Studio;
 #[async_trait]
 impl Observer for Studio {
     async fn event(&self, event: &WorkspaceEvent) {
-        let (mut change, told) = translate(&event.kind);
+        let (mut change, mut told) = translate(&event.kind);
         if change == Change::default() && told.is_none() {
             return;
         }
         let noted = async {
             let job = self.records().job_in(&event.workspace).await?.filter(|job| !job.deleted);
             let Some(job) = job else { return Ok(()) };
+            if let EventKind::Paused { .. } = event.kind {
+                told = Some(body::paused(!job.settled));
+            }
             // A preview sleeps again after a while, whatever becomes of whoever woke it.
             if job.status == Status::Ready && change.sandbox_paused != Some(true) {
                 let ends = change.sandbox_expires_at.flatten();
@@ -70,7 +73,7 @@ fn translate(kind: &EventKind) -> (Change, Option<Body>) {
             (none(), Some(body::notice(format!("The sandbox was not replaced, and stays in use: {reason}"))))
         }
         EventKind::Restored { stamp, sandbox, .. } => (seated(sandbox), Some(body::restored(*stamp))),
-        EventKind::Paused { .. } => (Change { sandbox_paused: Some(true), ..none() }, Some(body::paused())),
+        EventKind::Paused { .. } => (Change { sandbox_paused: Some(true), ..none() }, None),
         // That it answers again is told by whoever woke it.
         EventKind::Resumed { sandbox, until, .. } => {
             (Change { sandbox_expires_at: Some(Some(*until)), ..seated(sandbox) }, None)

@@ -90,6 +90,8 @@ impl Studio {
             if job.settled {
                 return Ok(job);
             }
+            // Something else is wanted of the sandbox: the worker waits for no page any longer.
+            self.note_loaded(&job).await?;
             if Instant::now() >= deadline {
                 return Err(StudioError::Conflict("the build is still being finished; try again".to_owned()));
             }
@@ -107,6 +109,23 @@ impl Studio {
             return Err(StudioError::NotFound);
         }
         self.settled(user, id).await
+    }
+
+    /// A page that watched the build has loaded the preview: the worker may pause the sandbox now.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn preview_loaded(&self, user: &User, id: &JobId) -> Result<(), StudioError> {
+        let job = self.own(user, id).await?;
+        self.note_loaded(&job).await
+    }
+
+    async fn note_loaded(&self, job: &JobRecord) -> Result<(), StudioError> {
+        if job.status != Status::Ready || job.settled || job.preview_loaded {
+            return Ok(());
+        }
+        let change = Change { preview_loaded: Some(true), ..Change::default() };
+        self.change(&job.id, Held::Anybody, change, Vec::new()).await.map(drop)
     }
 
     /// Lets the sandbox of a ready job sleep. True when it sleeps now, also when it slept already.

@@ -23,6 +23,10 @@ pub struct Settings {
     pub resume_all: Duration,
     /// How long a preview that somebody woke stays awake, if its sandbox lives so long.
     pub awake: Duration,
+    /// How long the pause at the end of a build waits for a page that watched it to load the preview.
+    pub preview_load_timeout: Duration,
+    /// After the page has loaded it, for what its scripts ask for then.
+    pub preview_load_grace: Duration,
     /// Credits of the first user.
     pub first_credits: i64,
     /// Where applications listen.
@@ -42,6 +46,8 @@ impl Default for Settings {
             resume_more: Duration::from_secs(20),
             resume_all: Duration::from_secs(149),
             awake: Duration::from_secs(3600),
+            preview_load_timeout: Duration::from_secs(30),
+            preview_load_grace: Duration::from_secs(2),
             first_credits: 10,
             preview_port: 3000,
         }

@@ -13,6 +13,7 @@ use sdk::Secret;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tracing::warn;
 use workspace::Workspaces;
 use workspace::events::Observer;
 use workspace::records::DatabaseRecords;
@@ -112,7 +113,7 @@ impl Studio {
         self.inner.stop.cancel();
         self.inner.tasks.close();
         if tokio::time::timeout(LAST_WORK, self.inner.tasks.wait()).await.is_err() {
-            tracing::warn!("a preview was still being woken or restored");
+            warn!("a preview was still being woken or restored");
         }
     }
 
@@ -168,6 +169,13 @@ impl Studio {
         after: Option<u64>,
     ) -> Result<BoxStream<'static, Arc<TimelineEvent>>, StudioError> {
         let job = self.own(user, id).await?;
+        if !job.settled && !job.watched {
+            // The worker lets this page load the preview before it pauses the sandbox.
+            let change = Change { watched: Some(true), ..Change::default() };
+            if let Err(error) = self.change(id, Held::Anybody, change, Vec::new()).await {
+                warn!(job = %id, error = %crate::chain(&error), "the worker does not know that a page watches the build");
+            }
+        }
         // Who speaks of events that never were begins with what is new.
         let after = after.unwrap_or_default().min(job.events);
         Ok(self.inner.timeline.watch(job.id, after, job.events))

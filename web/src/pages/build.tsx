@@ -73,6 +73,8 @@ export function BuildPage({ id }: { id: string }) {
   const letSleep = () => void sleep.run(async () => {
     try {
       await api.pause(id);
+      await preview.check();
+      preview.touched();
     } finally {
       // Also when it failed: the sandbox may be gone, or asleep since.
       void again();

@@ -24,7 +24,7 @@ const resuming = (): Preview => run(FIRST, checked("paused"), { type: "resume" }
 test("a preview that runs is loaded, then active", () => {
   const loading = next(FIRST, checked("active", URL_A));
   assert.deepEqual(loading, { kind: "loading", url: URL_A, load: 1 });
-  assert.deepEqual(next(loading, { type: "frame_loaded", load: 1 }), { kind: "active", url: URL_A, load: 1, asleep: false });
+  assert.deepEqual(next(loading, { type: "frame_loaded", load: 1 }), { kind: "active", url: URL_A, load: 1, asleep: false, offered: false });
 });
 
 test("a word about an earlier frame changes nothing", () => {
@@ -36,9 +36,22 @@ test("a word about an earlier frame changes nothing", () => {
 
 test("a loaded frame is not touched when its sandbox falls asleep", () => {
   const asleep = next(active(), checked("paused"));
-  assert.deepEqual(asleep, { kind: "active", url: URL_A, load: 1, asleep: true });
+  assert.deepEqual(asleep, { kind: "active", url: URL_A, load: 1, asleep: true, offered: false });
   assert.deepEqual(next(asleep, checked("paused")), asleep);
   assert.deepEqual(next(asleep, checked("active", URL_A)), active());
+});
+
+test("a resume is offered beside the frame once the person turns to it, or it has loaded another page", () => {
+  const asleep = next(active(), checked("paused"));
+  for (const event of [{ type: "touched" }, { type: "frame_loaded", load: 1 }] as const) {
+    const offered = next(asleep, event);
+    assert.deepEqual(offered, { kind: "active", url: URL_A, load: 1, asleep: true, offered: true });
+    assert.deepEqual(next(offered, checked("paused")), offered);
+    assert.deepEqual(next(offered, checked("active", URL_A)), active());
+    assert.equal(next(active(), event).kind, "active");
+    assert.deepEqual(next(active(), event), active(), "there is nothing to resume");
+  }
+  assert.deepEqual(next({ kind: "paused" }, { type: "touched" }), { kind: "paused" });
 });
 
 test("whoever comes to a sleeping preview finds it paused", () => {
@@ -68,6 +81,7 @@ test("while it resumes, nothing but its own end moves the pane", () => {
     { type: "check_failed", message: "x" },
     { type: "frame_loaded", load: 1 },
     { type: "frame_late", load: 1 },
+    { type: "touched" },
     { type: "start_late" },
     ...LOOKS.map((state) => checked(state, URL_A)),
   ];
@@ -199,7 +213,7 @@ test("every state is reached, and there are nine", () => {
   const queue: Preview[] = [FIRST];
   const events: Happening[] = [
     { type: "check" }, { type: "changed" }, { type: "resume" }, { type: "resumed", url: URL_A },
-    { type: "frame_loaded", load: 1 }, { type: "frame_late", load: 1 },
+    { type: "frame_loaded", load: 1 }, { type: "frame_late", load: 1 }, { type: "touched" },
     { type: "resume_refused", failure: "sandbox_expired" }, { type: "resume_lost", message: "m" },
     { type: "resume_denied", message: "m" },
     { type: "check_failed", message: "m" }, { type: "start_late" }, restoring,

@@ -6,7 +6,8 @@
 //             ├─▶ expired              └─▶ resume_failed
 //             └─▶ error                     (with a way out: look again, resume or rebuild)
 //
-// Invariants: a frame that is loaded is not touched because its sandbox falls asleep or is out of reach; while a resume is under way
+// Invariants: a frame that is loaded is not touched because its sandbox falls asleep or is out of reach, and nothing around it
+// changes until the person turns to it; while a resume is under way
 // nothing but its own end moves the pane; every state but `checking` and `resuming` names what a person can do next.
 
 import type { PreviewCheck, PreviewState, Status } from "../wire";
@@ -17,7 +18,8 @@ export type Preview =
   /** Unanswered: the sandbox runs, nothing is under way, and yet the app does not answer. */
   | { kind: "checking"; unanswered: boolean }
   | { kind: "loading"; url: string; load: number }
-  | { kind: "active"; url: string; load: number; asleep: boolean }
+  /** Asleep: the server behind the frame is stopped. Offered: the pane offers to resume it. */
+  | { kind: "active"; url: string; load: number; asleep: boolean; offered: boolean }
   | { kind: "blocked"; url: string }
   | { kind: "expired" }
   | { kind: "paused" }
@@ -38,6 +40,8 @@ export type Happening =
   | { type: "changed" }
   | { type: "frame_loaded"; load: number }
   | { type: "frame_late"; load: number }
+  /** The person turns to the frame or comes back to the page: what the app asks for now may fail. */
+  | { type: "touched" }
   /** The app has not answered for a while. */
   | { type: "start_late" }
   | { type: "resume" }
@@ -86,9 +90,13 @@ export function next(state: Preview, event: Happening): Preview {
     case "changed":
       return showsFrame(state) ? load(state, state.url) : state;
     case "frame_loaded":
-      return state.kind === "loading" && state.load === event.load
-        ? { kind: "active", url: state.url, load: state.load, asleep: false }
-        : state;
+      if (state.kind === "loading" && state.load === event.load) {
+        return { kind: "active", url: state.url, load: state.load, asleep: false, offered: false };
+      }
+      // The frame has loaded another page, and nothing serves it.
+      return offer(state);
+    case "touched":
+      return offer(state);
     case "frame_late":
       return state.kind === "loading" && state.load === event.load
         ? { kind: "error", message: TEXT.late, next: "retry" }
@@ -120,7 +128,7 @@ function checked(state: Preview, check: PreviewCheck, status: Status): Preview {
     case "active":
       if (!check.preview_url) return { kind: "error", message: TEXT.unreachable, next: "retry" };
       if (showsFrame(state) && state.url === check.preview_url) {
-        return state.kind === "active" && state.asleep ? { ...state, asleep: false } : state;
+        return state.kind === "active" && state.asleep ? { ...state, asleep: false, offered: false } : state;
       }
       return load(state, check.preview_url);
     case "blocked":
@@ -171,6 +179,11 @@ function nothing(status: Status): Preview {
     case "cancelled":
       return { kind: "error", message: TEXT.cancelled, next: "rebuild" };
   }
+}
+
+/** A preview that sleeps behind its frame is offered to be resumed once the person may notice that it does. */
+function offer(state: Preview): Preview {
+  return state.kind === "active" && state.asleep && !state.offered ? { ...state, offered: true } : state;
 }
 
 function canResume(state: Preview): boolean {

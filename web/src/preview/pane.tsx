@@ -35,14 +35,21 @@ export function PreviewPane({ control, status, onRebuild, onAnnounce }: Props) {
   );
 }
 
-function Bar({ control: { state, recheck, resume } }: { control: PreviewControl }) {
+function Bar({ control: { state, recheck, resume, touched } }: { control: PreviewControl }) {
   const url = "url" in state ? state.url : null;
   if (!url) return null;
   const asleep = state.kind === "active" && state.asleep;
+  const offered = state.kind === "active" && state.offered;
+  // A tab of its own would find nothing that serves it.
+  const open = (event: MouseEvent) => {
+    if (!asleep) return;
+    event.preventDefault();
+    touched();
+  };
   return (
     <div class="preview-bar">
       <span class="address" title={url}>{url.replace(/^https?:\/\//, "")}</span>
-      {asleep && (
+      {offered && (
         <button type="button" class="button small" onClick={resume}>
           <Icon name="moon" size={13} />Resume preview
         </button>
@@ -50,8 +57,8 @@ function Bar({ control: { state, recheck, resume } }: { control: PreviewControl 
       <button type="button" class="button quiet icon-only" onClick={recheck} aria-label="Reload the preview" title="Reload">
         <Icon name="reload" />
       </button>
-      {!asleep && (
-        <a class="button quiet icon-only" href={url} target="_blank" rel="noopener noreferrer" aria-label="Open the preview in a new tab" title="Open in a new tab">
+      {!offered && (
+        <a class="button quiet icon-only" href={url} onClick={open} target="_blank" rel="noopener noreferrer" aria-label="Open the preview in a new tab" title="Open in a new tab">
           <Icon name="outside" />
         </a>
       )}
@@ -163,7 +170,7 @@ function announcement(state: Preview): string {
     case "loading":
       return "";
     case "active":
-      return state.asleep ? TEXT.paused : "The preview is shown.";
+      return state.offered ? TEXT.paused : "The preview is shown.";
     case "blocked":
       return TEXT.blocked;
     case "paused":

@@ -37,6 +37,7 @@ export interface PreviewControl {
   resume: () => void;
   frameLoaded: (load: number) => Promise<void>;
   frameLate: (load: number) => void;
+  touched: () => void;
 }
 
 export function usePreview(job: string, status: Status | null): PreviewControl {
@@ -116,7 +117,34 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     [check],
   );
   const frameLate = useCallback((which: number) => dispatch({ type: "frame_late", load: which }), []);
-  return { state, check, recheck, changed, resume, frameLoaded, frameLate };
+
+  // The server stops what is behind the frame once the frame has what it needs, or can have nothing.
+  const shown = state.kind === "active" ? state.load : state.kind === "blocked" ? 0 : null;
+  useEffect(() => {
+    // It waits for no longer than a page may take, so that a call that is lost does no harm.
+    if (shown !== null) api.previewLoaded(job).catch(() => {});
+  }, [job, shown]);
+
+  const touched = useCallback(() => dispatch({ type: "touched" }), []);
+  const asleep = state.kind === "active" && state.asleep;
+  useEffect(() => {
+    if (!asleep) return;
+    // The focus goes into a frame of another origin without any other sign.
+    const looked = () => {
+      if (document.activeElement instanceof HTMLIFrameElement) touched();
+    };
+    const returned = () => {
+      if (document.visibilityState === "visible") touched();
+    };
+    looked();
+    window.addEventListener("blur", looked);
+    document.addEventListener("visibilitychange", returned);
+    return () => {
+      window.removeEventListener("blur", looked);
+      document.removeEventListener("visibilitychange", returned);
+    };
+  }, [asleep, touched]);
+  return { state, check, recheck, changed, resume, frameLoaded, frameLate, touched };
 }
 
 function unresumed(error: unknown): Happening {

@@ -137,6 +137,13 @@ test("what the studio adds has a row each", () => {
   );
 });
 
+test("what pauses by itself has no row, unless it could not be paused", () => {
+  const marks = (...events: Record<string, unknown>[]) => play(...events).rows.map((row) => (row.kind === "note" ? row.mark : row.kind));
+  assert.deepEqual(marks({ type: "paused", automatic: true }, { type: "paused", problem: null }), []);
+  assert.deepEqual(marks({ type: "paused", automatic: false }), ["sleep"]);
+  assert.deepEqual(marks({ type: "paused", problem: "no answer" }), ["problem"]);
+});
+
 test("an event of a newer server is left out", () => {
   assert.deepEqual(play({ type: "something_new" }).rows, []);
 });

@@ -151,7 +151,9 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
     case "moved":
       return note("move", `Moved from ${event.from_provider} to ${event.to_provider}`, event.reason);
     case "paused":
-      return event.problem ? note("problem", "The preview could not be put to sleep", event.problem) : note("sleep", "Preview asleep");
+      if (event.problem) return note("problem", "The preview could not be put to sleep", event.problem);
+      // The studio and the run (which names a problem or none) pause silently.
+      return event.automatic || event.problem !== undefined ? base : note("sleep", "Preview asleep");
     case "resumed":
       // Waking what is awake shows that it answers, and so does a restore.
       return note("wake", base.status?.paused === false ? "The preview answers" : "Preview awake again");

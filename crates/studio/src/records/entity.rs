@@ -126,6 +126,8 @@ pub(super) mod job {
         pub restore_to: Option<String>,
         pub deleted: bool,
         pub broken_off: i64,
+        pub watched: bool,
+        pub preview_loaded: bool,
     }
 
     #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -118,6 +118,8 @@ impl Records {
             restore_to: None,
             deleted: false,
             broken_off: 0,
+            watched: false,
+            preview_loaded: false,
         };
         let insert = job::Entity::insert(row.clone().into_active_model());
         insert.exec_without_returning(&transaction).await.map_err(cannot("write"))?;
@@ -400,6 +402,8 @@ async fn apply<C: ConnectionTrait>(
         run,
         run_entries,
         cancel_asked,
+        watched,
+        preview_loaded,
         settled,
         restore_to,
         deleted,
@@ -411,7 +415,7 @@ async fn apply<C: ConnectionTrait>(
         Some(None) => (Some(None), Some(None)),
         None => (None, None),
     };
-    let sets: [(Column, Option<SqlValue>); 17] = [
+    let sets: [(Column, Option<SqlValue>); 19] = [
         (Column::Status, status.map(|(_, to)| to.as_str().into())),
         (Column::StageLabel, stage_label.map(Into::into)),
         (Column::FinishedAtUs, finished_at.map(|at| micros(at).into())),
@@ -425,6 +429,8 @@ async fn apply<C: ConnectionTrait>(
         (Column::Run, run.as_ref().map(RunId::as_str).map(Into::into)),
         (Column::RunEntries, run_entries.map(|(_, to)| number(to).into())),
         (Column::CancelAsked, cancel_asked.map(Into::into)),
+        (Column::Watched, watched.map(Into::into)),
+        (Column::PreviewLoaded, preview_loaded.map(Into::into)),
         (Column::Settled, settled.map(Into::into)),
         // Whoever has the next thing to be done need not wait for the end of a lease that nobody needs any more.
         (Column::LeaseUntilUs, settled.filter(|settled| *settled).map(|_| 0_i64.into())),

@@ -12,7 +12,7 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(Users), Box::new(Jobs), Box::new(Timeline), Box::new(Errands), Box::new(BrokenOff)]
+        vec![Box::new(Users), Box::new(Jobs), Box::new(Timeline), Box::new(Errands), Box::new(BrokenOff), Box::new(Viewers)]
     }
 
     fn migration_table_name() -> DynIden {
@@ -198,6 +198,23 @@ impl MigrationName for BrokenOff {
 impl MigrationTrait for BrokenOff {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         add_column(manager, "studio_job", "broken_off", big_integer("broken_off").default(0).to_owned()).await
+    }
+}
+
+/// Whether a page watches a build, and whether it has loaded the preview.
+struct Viewers;
+
+impl MigrationName for Viewers {
+    fn name(&self) -> &str {
+        "m0007_viewers"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Viewers {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        add_column(manager, "studio_job", "watched", boolean("watched").default(false).to_owned()).await?;
+        add_column(manager, "studio_job", "preview_loaded", boolean("preview_loaded").default(false).to_owned()).await
     }
 }
 

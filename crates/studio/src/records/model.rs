@@ -79,6 +79,10 @@ pub struct JobRecord {
     pub settled: bool,
     /// How many events it has.
     pub events: u64,
+    /// A page has opened the timeline before the job was settled: it shows the preview once the job is ready.
+    pub watched: bool,
+    /// Such a page has loaded the preview.
+    pub preview_loaded: bool,
     /// Its files are to be those of this snapshot again.
     pub restore_to: Option<Stamp>,
     /// Nobody sees it any more; what it used stays known. Once it is settled, nothing else is left of it.
@@ -111,6 +115,8 @@ pub struct Change {
     /// From so many to so many, and only then.
     pub run_entries: Option<(u64, u64)>,
     pub cancel_asked: Option<bool>,
+    pub watched: Option<bool>,
+    pub preview_loaded: Option<bool>,
     /// To false only from true: of two who have something to be done, one comes first.
     pub settled: Option<bool>,
     pub restore_to: Option<Option<Stamp>>,
@@ -161,6 +167,8 @@ impl JobRecord {
             cancel_asked: row.cancel_asked,
             settled: row.settled,
             events: u64::try_from(row.events)?,
+            watched: row.watched,
+            preview_loaded: row.preview_loaded,
             restore_to: row.restore_to.map(|stamp| stamp.parse()).transpose()?,
             deleted: row.deleted,
         })

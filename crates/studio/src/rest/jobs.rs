@@ -73,6 +73,16 @@ pub(super) async fn preview(
     Ok(Json(app.studio.check(&caller.user, &job).await?.into()))
 }
 
+/// A page has loaded the preview of a build that it watched.
+pub(super) async fn preview_loaded(
+    State(app): State<Shared>,
+    caller: Caller,
+    At(job): At<JobId>,
+) -> Result<StatusCode, Failure> {
+    app.studio.preview_loaded(&caller.user, &job).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 pub(super) async fn snapshots(
     State(app): State<Shared>,
     caller: Caller,

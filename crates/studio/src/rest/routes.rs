@@ -158,6 +158,15 @@ fn of_previews(calls: Calls) -> Calls {
             jobs::preview,
         )
         .add(
+            &Operation::post(
+                "/api/jobs/{job_id}/preview/loaded",
+                "preview_loaded",
+                "Say that a page has loaded the preview: a build that has just become ready is paused then, else within 30 s",
+            )
+            .gives(StatusCode::NO_CONTENT, "It is known.", Content::Nothing),
+            jobs::preview_loaded,
+        )
+        .add(
             &Operation::get("/api/jobs/{job_id}/screenshots", "screenshots", "Pictures of a build's pages")
                 .answers::<Screenshots>(OK, "The newest first."),
             pictures::list,

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use agent::{RunId, StopReason};
 use jiff::Timestamp;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use workspace::setup::{Repo, Setup};
@@ -35,6 +37,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 const AGAIN_AT_LAST: Duration = Duration::from_secs(60);
 /// A browser that takes longer takes no picture.
 const PHOTOGRAPH: Duration = Duration::from_secs(120);
+/// How often the worker looks whether a page has loaded the preview.
+const VIEWER_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// For saving files and ending a sandbox.
 const TIDY: Duration = Duration::from_secs(600);
 
@@ -61,11 +65,17 @@ impl From<StudioError> for Left {
     }
 }
 
-pub(super) async fn build(studio: Studio, job: JobRecord, stop: CancellationToken) {
+/// `place` is what a build takes up; it is free again when only the pause of the preview is left to be done.
+pub(super) async fn build(
+    studio: Studio,
+    job: JobRecord,
+    stop: CancellationToken,
+    place: Option<OwnedSemaphorePermit>,
+) {
     let claim = Claim::keep(&studio, &job);
     let work = Work { studio: &studio, claim: &claim, attempt: job.attempt };
     let left = tokio::select! {
-        done = work.build(job.clone()) => match done {
+        done = work.build(job.clone(), place) => match done {
             Ok(()) => return,
             Err(left) => left,
         },
@@ -99,7 +109,7 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    async fn build(&self, mut job: JobRecord) -> Result<(), Left> {
+    async fn build(&self, mut job: JobRecord, place: Option<OwnedSemaphorePermit>) -> Result<(), Left> {
         if job.deleted {
             return self.remove(&job).await;
         }
@@ -121,6 +131,7 @@ impl Work<'_> {
             }
             job = ended;
         }
+        drop(place);
         self.settle(job).await
     }
 
@@ -302,6 +313,7 @@ impl Work<'_> {
     async fn settle(&self, job: JobRecord) -> Result<(), Left> {
         match job.status {
             Status::Ready => {
+                self.wait_for_viewer(&job).await?;
                 if let Err(error) = self.studio.put_to_sleep(&job).await {
                     warn!(error = %chain(&error), "the preview could not be put to sleep, and stays awake");
                 }
@@ -315,6 +327,31 @@ impl Work<'_> {
         }
         let change = Change { settled: Some(true), ..Change::default() };
         self.change(&job, change, Vec::new()).await.map(drop)
+    }
+
+    /// Waits until a page that watched the build has loaded the preview, or for as long as a page may take: the frame then stays
+    /// on the screen, and only the server behind it stops. Without a page there is nothing to wait for.
+    async fn wait_for_viewer(&self, job: &JobRecord) -> Result<(), Left> {
+        if job.preview_port.is_none() {
+            return Ok(());
+        }
+        let settings = &self.studio.inner.settings;
+        let deadline = Instant::now() + settings.preview_load_timeout;
+        loop {
+            let now = self.studio.records().job(&job.id).await.map_err(StudioError::from)?.ok_or(Left::Lost)?;
+            if !now.watched {
+                return Ok(());
+            }
+            if now.preview_loaded {
+                tokio::time::sleep(settings.preview_load_grace).await;
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                info!("no page has loaded the preview in time");
+                return Ok(());
+            }
+            tokio::time::sleep(VIEWER_POLL_INTERVAL).await;
+        }
     }
 
     async fn tidy(&self, job: &JobRecord) -> Result<(), String> {

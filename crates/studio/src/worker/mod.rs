@@ -12,9 +12,11 @@ mod errand;
 mod lease;
 mod run;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,15 +35,17 @@ const WATCH_EVERY: Duration = Duration::from_secs(60);
 pub async fn work(studio: Studio, stop: CancellationToken) {
     let settings = studio.inner.settings.clone();
     let (mut builds, mut watches) = (JoinSet::new(), JoinSet::new());
+    let places = Arc::new(Semaphore::new(settings.builds));
     let mut next_watch = Instant::now() + WATCH_EVERY;
     while !stop.is_cancelled() {
         // Before the look, so that what comes in meanwhile is not missed.
         let work = studio.inner.work.notified();
-        while builds.len() < settings.builds {
+        while let Ok(place) = Arc::clone(&places).try_acquire_owned() {
             match studio.records().claim(settings.lease, None).await {
                 Ok(Some(job)) => {
                     let span = info_span!("build", job = %job.id, attempt = job.attempt);
-                    builds.spawn(build::build(studio.clone(), job, stop.clone()).instrument(span));
+                    let build = build::build(studio.clone(), job, stop.clone(), Some(place));
+                    builds.spawn(build.instrument(span));
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -71,7 +75,7 @@ pub async fn work(studio: Studio, stop: CancellationToken) {
 pub(crate) async fn errand(studio: Studio, job: JobRecord) {
     let stop = studio.inner.stop.clone();
     let span = info_span!("errand", job = %job.id, attempt = job.attempt);
-    build::build(studio, job, stop).instrument(span).await;
+    build::build(studio, job, stop, None).instrument(span).await;
 }
 
 /// Previews that somebody woke and whose time is nearly over.
@@ -93,8 +97,6 @@ async fn put_to_sleep(studio: &Studio) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use agent::approval::Policy;
     use agent::model::{ChoiceError, Usage};
     use agent::records::{Entry, Head, RunRecord, RunState};
