@@ -144,14 +144,17 @@ fn of_jobs(calls: Calls) -> Calls {
         )
 }
 
+/// The same call at both of its addresses.
+fn pause(path: &'static str, id: &'static str) -> Operation {
+    Operation::post(path, id, "Let a preview sleep; it may do so already")
+        .answers::<Paused>(OK, "Whether it sleeps.")
+        .refuses([NOT_READY, CONFLICT])
+}
+
 fn of_previews(calls: Calls) -> Calls {
     calls
-        .add(
-            &Operation::post("/api/jobs/{job_id}/snapshot", "pause", "Let a preview sleep; it may do so already")
-                .answers::<Paused>(OK, "Whether it sleeps.")
-                .refuses([NOT_READY, CONFLICT]),
-            jobs::pause,
-        )
+        .add(&pause("/api/jobs/{job_id}/snapshot", "pause"), jobs::pause)
+        .add(&pause("/api/generation/{job_id}/snapshot", "pause_generation"), jobs::pause)
         .add(
             &Operation::get("/api/jobs/{job_id}/preview", "preview", "How a preview is; never wakes it")
                 .answers::<Preview>(OK, "How it is."),

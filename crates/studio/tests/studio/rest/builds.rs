@@ -211,7 +211,8 @@ async fn what_is_not_ready_neither_sleeps_nor_wakes() {
         let ada = lab.person("ada", 5).await;
         let job = lab.start(&ada, "page").await;
         let (pause, resume) = (format!("/api/jobs/{job}/snapshot"), format!("/api/generation/{job}/resume"));
-        for path in [&pause, &resume] {
+        let other_pause = format!("/api/generation/{job}/snapshot");
+        for path in [&pause, &other_pause, &resume] {
             assert_eq!(
                 lab.call(&ada, &format!("POST {path}"), None).await.is(422)["error_type"],
                 "not_ready",
@@ -222,7 +223,7 @@ async fn what_is_not_ready_neither_sleeps_nor_wakes() {
         lab.post(&ada, &restore, json!({"key": "projects/x"})).await.is(422);
         // Ready without a sandbox.
         lab.make_ready(&job, None).await;
-        for path in [&pause, &resume] {
+        for path in [&pause, &other_pause, &resume] {
             lab.call(&ada, &format!("POST {path}"), None).await.is(404);
         }
         // Ready, and its sandbox is gone for good.
