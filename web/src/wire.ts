@@ -141,6 +141,8 @@ export interface ErrorBody {
   message: string;
   error_type?: string;
   hint?: string;
+  /** The last output of an application that does not start. */
+  output?: string;
 }
 
 export interface PictureRef {

@@ -28,6 +28,13 @@ pub enum StudioError {
     /// Try again, or rebuild.
     #[error("The sandbox couldn't be reached. It may be corrupted.")]
     SandboxUnreachable,
+    /// The sandbox runs: mend the application there, or with another build.
+    #[error("The application does not start: {reason}")]
+    ApplicationFailed {
+        reason: String,
+        /// The end of what the application's server wrote.
+        output: String,
+    },
     /// Raise the limit, or wait for the next period.
     #[error("{limit} is used up")]
     OverBudget { limit: String },

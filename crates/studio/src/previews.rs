@@ -11,8 +11,9 @@ use futures::future::{BoxFuture, Shared};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use tracing::{info, warn};
+use workspace::devserver::{self, DevServerError};
 use workspace::snapshot::{SnapshotCondition, Which};
-use workspace::{OpenError, Unavailable, Workspace};
+use workspace::{OpenError, Unavailable, Workspace, WorkspaceError};
 
 use crate::body;
 use crate::builds::busy;
@@ -45,9 +46,30 @@ enum NotWoken {
     /// Another attempt would end the same way.
     ForGood(StudioError),
     ForNow(String),
+    /// The sandbox runs, and its application does not answer.
+    Application {
+        reason: String,
+        output: String,
+    },
 }
 
 impl NotWoken {
+    /// What the application's server has to do with it is told as that, with its last output.
+    fn serving(workspace: &Workspace, error: &WorkspaceError) -> Self {
+        let WorkspaceError::DevServer(failed) = error else { return Self::ForNow(chain(error)) };
+        let (reason, output) = match failed {
+            DevServerError::Died { command, port, code, log } => {
+                (format!("`{command}` ended with exit status {code} before it answered on port {port}"), log)
+            }
+            DevServerError::NotReady { command, port, after, log } => {
+                (format!("`{command}` did not answer on port {port} within {after:?}"), log)
+            }
+            DevServerError::Install { command, status, tail, .. } => (format!("`{command}` ended with {status}"), tail),
+            _ => return Self::ForNow(chain(error)),
+        };
+        Self::Application { reason: workspace.mask(&reason), output: workspace.mask(output) }
+    }
+
     fn of(error: Unavailable) -> Self {
         match error {
             Unavailable::Expired { .. } | Unavailable::Stopped(_) => Self::ForGood(StudioError::SandboxExpired),
@@ -69,6 +91,7 @@ impl From<NotWoken> for StudioError {
         match error {
             NotWoken::ForGood(error) => error,
             NotWoken::ForNow(reason) => Self::unavailable(reason),
+            NotWoken::Application { reason, output } => Self::ApplicationFailed { reason, output },
         }
     }
 }
@@ -76,6 +99,12 @@ impl From<NotWoken> for StudioError {
 /// How long somebody waits for the worker to be done with a job that is ready: it saves the files and pauses.
 const SETTLE: Duration = Duration::from_secs(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// For finding out why a preview is not awake in time.
+const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same, taken from what is left for giving the workspace back.
+const LAST_DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Of an application's output.
+const OUTPUT_BYTES: usize = 2048;
 /// What a resume leaves of its time for giving the workspace back.
 const GIVE_BACK: Duration = Duration::from_secs(3);
 /// For giving a lease back.
@@ -195,7 +224,7 @@ impl Studio {
                         let woken = tokio::time::timeout_at(until, studio.wake(&job, until)).await;
                         drop(under_way);
                         let woken = woken.unwrap_or(Err(StudioError::SandboxUnreachable));
-                        if let Err(StudioError::SandboxUnreachable) = woken {
+                        if let Err(StudioError::SandboxUnreachable | StudioError::ApplicationFailed { .. }) = woken {
                             let (studio, id) = (studio.clone(), job.id.clone());
                             let tasks = studio.inner.tasks.clone();
                             tasks.spawn(async move { studio.note_if_awake(&id).await });
@@ -218,6 +247,9 @@ impl Studio {
             StudioError::SandboxUnreachable => StudioError::SandboxUnreachable,
             StudioError::NotFound => StudioError::NotFound,
             StudioError::OverBudget { limit } => StudioError::OverBudget { limit: limit.clone() },
+            StudioError::ApplicationFailed { reason, output } => {
+                StudioError::ApplicationFailed { reason: reason.clone(), output: output.clone() }
+            }
             other => StudioError::unavailable(chain(other)),
         })
     }
@@ -228,7 +260,7 @@ impl Studio {
         let latest = until - GIVE_BACK;
         let ready_by = latest.min(Instant::now() + settings.resume);
         let _turn = self.turn(&job.id).await;
-        let first = match self.try_to_wake(job, ready_by).await {
+        let first = match self.try_to_wake(job, ready_by, latest).await {
             Ok(resumed) => return Ok(resumed),
             Err(NotWoken::ForGood(error)) => {
                 if let StudioError::SandboxExpired = error {
@@ -236,21 +268,30 @@ impl Studio {
                 }
                 return Err(error);
             }
-            Err(NotWoken::ForNow(reason)) => reason,
+            Err(NotWoken::ForNow(reason) | NotWoken::Application { reason, .. }) => reason,
         };
         warn!(job = %job.id, reason = first, "a preview did not wake; once more");
         tokio::time::sleep(settings.resume_again).await;
         let ready_by = latest.min(ready_by.max(Instant::now() + settings.resume_more));
-        self.try_to_wake(job, ready_by).await.map_err(|error| match error {
-            NotWoken::ForGood(error) => error,
-            NotWoken::ForNow(reason) => {
+        match self.try_to_wake(job, ready_by, latest).await {
+            Ok(resumed) => Ok(resumed),
+            Err(NotWoken::ForNow(reason)) => {
                 warn!(job = %job.id, reason, "a preview did not wake");
-                StudioError::SandboxUnreachable
+                Err(StudioError::SandboxUnreachable)
             }
-        })
+            Err(error @ NotWoken::Application { .. }) => {
+                let error = StudioError::from(error);
+                let told = vec![body::notice(error.to_string())];
+                if let Err(error) = self.change(&job.id, Held::Anybody, Change::default(), told).await {
+                    warn!(job = %job.id, error = %chain(&error), "a notice is missing on a timeline");
+                }
+                Err(error)
+            }
+            Err(NotWoken::ForGood(error)) => Err(error),
+        }
     }
 
-    async fn try_to_wake(&self, job: &JobRecord, ready_by: Instant) -> Result<Resumed, NotWoken> {
+    async fn try_to_wake(&self, job: &JobRecord, ready_by: Instant, latest: Instant) -> Result<Resumed, NotWoken> {
         match seat::look(self.workspaces(), &job.workspace).await {
             Found::Gone => return Err(NotWoken::ForGood(StudioError::SandboxExpired)),
             Found::Unreachable(reason) => return Err(NotWoken::ForNow(reason)),
@@ -266,9 +307,31 @@ impl Studio {
                 Err(error) => return Err(NotWoken::ForNow(chain(&error))),
             }
         };
-        let brought = tokio::time::timeout_at(ready_by, self.bring_up(job, &workspace)).await;
+        let brought = match tokio::time::timeout_at(ready_by, self.bring_up(job, &workspace)).await {
+            Ok(brought) => brought,
+            Err(_) => {
+                let by = (ready_by + DIAGNOSIS_TIMEOUT).min(latest + LAST_DIAGNOSIS_TIMEOUT);
+                Err(self.diagnose(job, &workspace, by).await)
+            }
+        };
         close(&workspace).await;
-        brought.map_err(late)?
+        brought
+    }
+
+    /// What stands in the way of a preview that is not awake in time: its application where the sandbox runs, with the end of
+    /// its log.
+    async fn diagnose(&self, job: &JobRecord, workspace: &Workspace, by: Instant) -> NotWoken {
+        let late = || NotWoken::ForNow("it took too long".to_owned());
+        let Some(port) = job.preview_port else { return late() };
+        let diagnosed = async {
+            let Found::Running { sandbox, .. } = seat::look(self.workspaces(), &job.workspace).await else {
+                return late();
+            };
+            let log = sandbox.files().read_text(devserver::LOG).await.unwrap_or_default();
+            let reason = format!("nothing answered on port {port} in time");
+            NotWoken::Application { reason, output: workspace.mask(last_lines(&log)) }
+        };
+        tokio::time::timeout_at(by, diagnosed).await.unwrap_or_else(|_| late())
     }
 
     async fn bring_up(&self, job: &JobRecord, workspace: &Workspace) -> Result<Resumed, NotWoken> {
@@ -279,7 +342,7 @@ impl Studio {
         if let Some(port) = job.preview_port {
             // One that ran may have lost its server; one that is still starting is waited for.
             if seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
-                workspace.serve_again().await.map_err(|error| NotWoken::ForNow(chain(&error)))?;
+                workspace.serve_again().await.map_err(|error| NotWoken::serving(workspace, &error))?;
             }
             while seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
                 tokio::time::sleep(LOOK_AGAIN).await;
@@ -446,6 +509,14 @@ impl Studio {
         close(&workspace).await;
         restored.map_err(StudioError::unavailable)?
     }
+}
+
+/// The end of a log, whole lines where it can be.
+fn last_lines(log: &str) -> &str {
+    let log = log.trim_end();
+    let cut = log.len().saturating_sub(OUTPUT_BYTES);
+    let tail = &log[log.ceil_char_boundary(cut)..];
+    if cut == 0 { tail } else { tail.split_once('\n').map_or(tail, |(_, lines)| lines) }
 }
 
 /// Gives a workspace back. What takes too long is given back by its lease's end.

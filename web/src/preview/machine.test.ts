@@ -129,6 +129,15 @@ test("what the server says against a resume can be read, and the resume be tried
   assert.deepEqual(next({ kind: "paused" }, { type: "resume_denied", message: "m" }), { kind: "paused" });
 });
 
+test("an application that does not start is shown with its last output", () => {
+  const failed = next(resuming(), { type: "resume_denied", message: "The application does not start.", output: "SyntaxError" });
+  assert.deepEqual(failed, {
+    kind: "error", message: "The application does not start.", next: "resume", about: ["paused", "starting"], output: "SyntaxError",
+  });
+  assert.equal(next(failed, checked("starting")), failed, "a look that says no more does not replace it");
+  assert.deepEqual(next(failed, { type: "resume" }), { kind: "resuming" });
+});
+
 test("an expired sandbox is said so, over a frame as well", () => {
   assert.deepEqual(next(FIRST, checked("expired")), { kind: "expired" });
   assert.deepEqual(next({ kind: "paused" }, checked("expired")), { kind: "expired" });

@@ -27,7 +27,7 @@ export type Preview =
   | { kind: "resume_failed"; failure: Failure }
   | { kind: "error"; message: string; next: "retry" | "rebuild" | "nothing" }
   /** Stays while looks say what it is about. */
-  | { kind: "error"; message: string; next: "resume"; about: readonly PreviewState[] };
+  | { kind: "error"; message: string; next: "resume"; about: readonly PreviewState[]; output?: string };
 
 export type Kind = Preview["kind"];
 
@@ -48,8 +48,8 @@ export type Happening =
   /** Without an address: it is awake and there is nothing to look at. */
   | { type: "resumed"; url: string | null }
   | { type: "resume_refused"; failure: Failure }
-  /** The server says why it does not even try. */
-  | { type: "resume_denied"; message: string }
+  /** The server says why it does not even try, or what the application said when it did not start. */
+  | { type: "resume_denied"; message: string; output?: string | undefined }
   /** Nobody answered: what became of it, a look will tell. */
   | { type: "resume_lost"; message: string };
 
@@ -113,7 +113,10 @@ export function next(state: Preview, event: Happening): Preview {
     case "resume_refused":
       return state.kind === "resuming" ? { kind: "resume_failed", failure: event.failure } : state;
     case "resume_denied":
-      return state.kind === "resuming" ? { kind: "error", message: event.message, next: "resume", about: ["paused", "starting"] } : state;
+      if (state.kind !== "resuming") return state;
+      return {
+        kind: "error", message: event.message, next: "resume", about: ["paused", "starting"], ...(event.output ? { output: event.output } : {}),
+      };
     case "resume_lost":
       return state.kind === "resuming" ? { kind: "error", message: event.message, next: "retry" } : state;
   }

@@ -123,6 +123,7 @@ function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
       return (
         <Card icon={state.next === "nothing" ? "layers" : "alert"}>
           <p class="preview-title">{state.message}</p>
+          {state.next === "resume" && state.output && <pre class="output" tabIndex={0} aria-label="Its last output">{state.output}</pre>}
           {state.next === "retry" && <button type="button" class="button" onClick={recheck}>Try again</button>}
           {state.next === "resume" && <button type="button" class="button primary" onClick={resume}>Resume preview</button>}
           {state.next === "rebuild" && <button type="button" class="button primary" onClick={onRebuild}>Rebuild</button>}

@@ -150,7 +150,8 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
 function unresumed(error: unknown): Happening {
   const failure = failureOf(error);
   if (failure) return { type: "resume_refused", failure };
-  return { type: error instanceof ApiError ? "resume_denied" : "resume_lost", message: explain(error) };
+  if (!(error instanceof ApiError)) return { type: "resume_lost", message: explain(error) };
+  return { type: "resume_denied", message: explain(error), output: error.body.output };
 }
 
 function failureOf(error: unknown): Failure | null {

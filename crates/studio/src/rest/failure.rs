@@ -27,6 +27,9 @@ pub(super) struct ErrorBody {
     /// What to do next.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'static str>,
+    /// The last output of an application that does not start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
 }
 
 /// A call that is not answered as the caller wished.
@@ -39,7 +42,8 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        let body = ErrorBody { code: status.as_u16(), message: message.into(), error_type: None, hint: None };
+        let body =
+            ErrorBody { code: status.as_u16(), message: message.into(), error_type: None, hint: None, output: None };
         Self { status, body: Box::new(body), retry_after: None }
     }
 
@@ -105,6 +109,13 @@ impl From<StudioError> for Failure {
             }
             StudioError::SandboxUnreachable => {
                 with(StatusCode::SERVICE_UNAVAILABLE).kind("sandbox_unreachable").hint("try again later, or rebuild it")
+            }
+            StudioError::ApplicationFailed { output, .. } => {
+                let mut failure = with(StatusCode::SERVICE_UNAVAILABLE)
+                    .kind("application_failed")
+                    .hint("its sandbox runs: mend it in the terminal, or say in a new build what to fix");
+                failure.body.output = Some(output.clone()).filter(|output| !output.is_empty());
+                failure
             }
             StudioError::OverBudget { .. } => with(StatusCode::PAYMENT_REQUIRED)
                 .kind("over_budget")

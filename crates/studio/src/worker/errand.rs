@@ -15,11 +15,15 @@ use crate::records::{Change, JobRecord};
 impl Work<'_> {
     /// Sets the files back. What fails is told and left at that: whoever asked may ask again.
     pub(super) async fn restore(&self, job: &JobRecord, stamp: Stamp) -> Result<(), Left> {
-        let problem = self.studio.set_back(job, Which::Exactly(stamp)).await.err().map(|error| chain(&error));
-        if let Some(problem) = &problem {
-            warn!(problem, %stamp, "a snapshot was not restored");
-        }
-        let message = problem.map(|problem| format!("The snapshot could not be restored: {problem}"));
+        let message = match self.studio.set_back(job, Which::Exactly(stamp)).await {
+            Ok(()) => None,
+            Err(error @ StudioError::ApplicationFailed { .. }) => Some(format!("The files are restored. {error}")),
+            Err(error) => {
+                let problem = chain(&error);
+                warn!(problem, %stamp, "a snapshot was not restored");
+                Some(format!("The snapshot could not be restored: {problem}"))
+            }
+        };
         let label = job.status.label();
         let now = self.studio.records().job(&job.id).await.map_err(StudioError::from)?.ok_or(Left::Lost)?;
         let told = body::status(now.status, label, now.sandbox_paused, now.preview_url.as_deref(), message.as_deref());

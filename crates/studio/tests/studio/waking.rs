@@ -30,9 +30,14 @@ use super::programs::PATIENCE;
 
 const PORT: u16 = 3000;
 const HELD_BACK: &str = "/home/user/held-back";
+/// The application ends at once while this is there.
+const BROKEN: &str = "/home/user/broken";
 
 fn application() -> DevServer {
-    let command = format!("while test -e {HELD_BACK}; do sleep 0.1; done; exec python3 -m http.server {PORT}");
+    let command = format!(
+        "if test -e {BROKEN}; then echo 'cannot find module nothing'; exit 3; fi; echo 'compiling the page'; \
+         while test -e {HELD_BACK}; do sleep 0.1; done; exec python3 -m http.server {PORT}"
+    );
     DevServer::new(command, PORT)
 }
 
@@ -169,6 +174,11 @@ impl Process {
 
     /// A ready build that sleeps, and whose application is held back when it wakes.
     async fn asleep(&self) -> (User, JobRecord) {
+        self.asleep_with(HELD_BACK).await
+    }
+
+    /// The same with another file in the way of the application.
+    async fn asleep_with(&self, obstacle: &str) -> (User, JobRecord) {
         let records = self.studio.records();
         let digest = Digest::of(new_token().expose()).expect("a token");
         let user = records.add_user("ada", &digest, 1).await.expect("a user");
@@ -188,7 +198,7 @@ impl Process {
         let workspace = made.workspace;
         workspace.serve(Some(application())).await.expect("it answers");
         let pass = workspace.enter().await.expect("it runs");
-        pass.sandbox().files().write(HELD_BACK, "").await.expect("written");
+        pass.sandbox().files().write(obstacle, "").await.expect("written");
         let sandbox = pass.sandbox().id().to_string();
         drop(pass);
         let mut job = job;
@@ -228,7 +238,8 @@ async fn one_whose_application_does_not_come_up_is_known_to_be_awake() {
     let (user, job) = process.asleep().await;
     let begun = Instant::now();
     let refused = process.studio.resume(&user, &job.id).await;
-    assert!(matches!(refused, Err(StudioError::SandboxUnreachable)), "{refused:?}");
+    let Err(StudioError::ApplicationFailed { reason, output }) = refused else { panic!("{refused:?}") };
+    assert_eq!((reason.as_str(), output.as_str()), ("nothing answered on port 3000 in time", "compiling the page"));
     assert!((seconds(6)..seconds(40)).contains(&begun.elapsed()), "two attempts: {:?}", begun.elapsed());
 
     // It runs and costs, so that is what is said; and it is put to sleep at its time.
@@ -248,13 +259,32 @@ async fn one_whose_application_does_not_come_up_is_known_to_be_awake() {
     };
     let begun = server().await;
     let refused = process.studio.resume(&user, &job.id).await;
-    assert!(matches!(refused, Err(StudioError::SandboxUnreachable)), "{refused:?}");
+    assert!(matches!(refused, Err(StudioError::ApplicationFailed { .. })), "{refused:?}");
     house.let_go(&job).await;
     let resumed = process.studio.resume(&user, &job.id).await.expect("it answers");
     assert_eq!(server().await, begun);
     assert_eq!(Some(&resumed.sandbox_id), job.sandbox_id.as_ref());
     assert!(process.studio.pause(&user, &job.id).await.expect("paused"));
     assert_eq!((house.state(&job).await, process.job(&job.id).await.sandbox_paused), (SandboxState::Paused, true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_that_cannot_start_is_told_as_that_with_its_last_output() {
+    let house = House::new();
+    let settings = Settings { resume_again: Duration::from_millis(100), ..Settings::default() };
+    let process = house.process(settings).await;
+    let (user, job) = process.asleep_with(BROKEN).await;
+    let refused = process.studio.resume(&user, &job.id).await;
+    let Err(StudioError::ApplicationFailed { reason, output }) = refused else { panic!("{refused:?}") };
+    assert!(reason.contains("ended with exit status 3 before it answered on port 3000"), "{reason}");
+    assert!(output.contains("cannot find module nothing"), "{output}");
+    assert_eq!(house.state(&job).await, SandboxState::Running, "it can be mended there");
+    let told = process.studio.records().events(&job.id, 0).await.expect("read");
+    let texts = told.iter().filter_map(|event| event.body.get("text")?.as_str());
+    assert!(texts.into_iter().any(|text| text.starts_with("The application does not start: ")), "{told:#?}");
+
+    house.sandbox(&job).await.files().remove(BROKEN).await.expect("removed");
+    process.studio.resume(&user, &job.id).await.expect("it answers");
 }
 
 #[tokio::test(flavor = "multi_thread")]
