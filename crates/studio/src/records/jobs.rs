@@ -407,6 +407,7 @@ async fn apply<C: ConnectionTrait>(
         settled,
         restore_to,
         deleted,
+        progress,
         refund: _,
     } = change;
     let micros = |at: Timestamp| at.as_microsecond();
@@ -415,7 +416,7 @@ async fn apply<C: ConnectionTrait>(
         Some(None) => (Some(None), Some(None)),
         None => (None, None),
     };
-    let sets: [(Column, Option<SqlValue>); 19] = [
+    let sets: [(Column, Option<SqlValue>); 20] = [
         (Column::Status, status.map(|(_, to)| to.as_str().into())),
         (Column::StageLabel, stage_label.map(Into::into)),
         (Column::FinishedAtUs, finished_at.map(|at| micros(at).into())),
@@ -436,6 +437,7 @@ async fn apply<C: ConnectionTrait>(
         (Column::LeaseUntilUs, settled.filter(|settled| *settled).map(|_| 0_i64.into())),
         (Column::RestoreTo, restore_to.map(|stamp| stamp.map(String::from).into())),
         (Column::Deleted, deleted.map(Into::into)),
+        (Column::BrokenOff, progress.then(|| 0_i64.into())),
     ];
     let mut update = job::Entity::update_many()
         .col_expr(Column::Events, Expr::col(Column::Events).add(events))

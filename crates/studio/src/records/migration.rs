@@ -12,7 +12,14 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(Users), Box::new(Jobs), Box::new(Timeline), Box::new(Errands), Box::new(BrokenOff), Box::new(Viewers)]
+        vec![
+            Box::new(Users),
+            Box::new(Jobs),
+            Box::new(Timeline),
+            Box::new(Errands),
+            Box::new(BrokenOff),
+            Box::new(Viewers),
+        ]
     }
 
     fn migration_table_name() -> DynIden {

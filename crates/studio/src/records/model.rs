@@ -71,7 +71,7 @@ pub struct JobRecord {
     pub run_entries: u64,
     /// Counts the workers that had it: what one writes counts only while it is the last.
     pub attempt: i64,
-    /// How many of them neither came to an end with it nor gave it back for another to have at once.
+    /// How many of them, since it last got further, neither came to an end with it nor gave it back for another to have at once.
     pub broken_off: i64,
     pub lease_until: Timestamp,
     pub cancel_asked: bool,
@@ -121,6 +121,8 @@ pub struct Change {
     pub settled: Option<bool>,
     pub restore_to: Option<Option<Stamp>>,
     pub deleted: Option<bool>,
+    /// The job got further: workers that broke off before count no more.
+    pub progress: bool,
     /// Gives the job's credit back, for this reason.
     pub refund: Option<&'static str>,
 }

@@ -59,7 +59,9 @@ impl Work<'_> {
                 Ok(workspace) => break workspace,
                 // Its sandbox was ended after its files were saved.
                 Err(OpenError::NotFound(_)) => return Ok(()),
-                Err(error @ OpenError::Held { .. }) if Instant::now() < deadline => info!(job = %job.id, "waiting: {error}"),
+                Err(error @ OpenError::Held { .. }) if Instant::now() < deadline => {
+                    info!(job = %job.id, "waiting: {error}");
+                }
                 Err(error) => return Err(Left::Again(chain(&error))),
             }
         };

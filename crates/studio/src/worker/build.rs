@@ -30,7 +30,7 @@ use crate::records::{Change, Held, JobRecord, NewPicture};
 use crate::seat::{self, Found};
 use crate::studio::Studio;
 
-/// Workers that may break off with a job. One that ends them all is not given to another.
+/// Workers that may break off with a job between two turns of its model. One that ends them all is not given to another.
 const MOST_BROKEN_OFF: i64 = 10;
 /// Before a job that could not be gone on with is tried again, at first and at last.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -46,6 +46,8 @@ const TIDY: Duration = Duration::from_secs(600);
 enum End {
     Ready(Option<(String, u16)>),
     Failed(String),
+    /// Too many workers broke off with it, which is no fault of whoever asked for it.
+    GivenUp,
     Cancelled,
 }
 
@@ -161,8 +163,7 @@ impl Work<'_> {
             return Ok(Err(End::Cancelled));
         }
         if job.broken_off >= MOST_BROKEN_OFF {
-            let text = format!("The build was given up after {MOST_BROKEN_OFF} attempts. Rebuild to try again.");
-            return Ok(Err(End::Failed(text)));
+            return Ok(Err(End::GivenUp));
         }
         let workspaces = self.studio.workspaces();
         let mut repo = job.spec.repo.as_deref().map(Repo::parse);
@@ -271,11 +272,17 @@ impl Work<'_> {
         Ok(Some((pass.sandbox().url(ready.port), ready.port)))
     }
 
-    /// Writes down how the job ended. A job that had not come to be built costs nothing.
+    /// Writes down how the job ended. A job that had not come to be built, or that was given up, costs nothing.
     async fn end(&self, job: &JobRecord, end: End) -> Result<JobRecord, Left> {
+        let given_up = matches!(end, End::GivenUp);
         let (step, preview, message) = match end {
             End::Ready(preview) => (Step::Built, preview, None),
             End::Failed(message) => (Step::Failed, None, Some(message)),
+            End::GivenUp => {
+                let text =
+                    format!("The build broke off {MOST_BROKEN_OFF} times and got no further. Rebuild to try again.");
+                (Step::Failed, None, Some(text))
+            }
             End::Cancelled => (Step::Cancelled, None, None),
         };
         let status = next(job.status, step).map_err(|refused| Left::Again(refused.to_string()))?;
@@ -287,12 +294,11 @@ impl Work<'_> {
             error_message: message.clone(),
             ..Change::default()
         };
-        if job.status == Status::Provisioning {
-            change.refund = Some(match status {
-                Status::Cancelled => "the build was cancelled before it began",
-                _ => "the build could not begin",
-            });
-        }
+        change.refund = match (job.status, status) {
+            (Status::Provisioning, Status::Cancelled) => Some("the build was cancelled before it began"),
+            (Status::Provisioning, _) => Some("the build could not begin"),
+            _ => given_up.then_some("the build broke off too often"),
+        };
         if status == Status::Ready {
             change.sandbox_expires_at = Some(self.studio.awake_until(None));
             if let Found::Running { sandbox, ends_at } = seat::look(self.studio.workspaces(), &job.workspace).await {

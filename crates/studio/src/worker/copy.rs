@@ -6,6 +6,7 @@ use agent::{Books, Change as RunChange, Event, Happened, Part, RunId, Watcher};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 use workspace::ledger::Usd;
 
@@ -27,11 +28,20 @@ pub(super) struct Copier {
     books: Books,
     /// Entries of the journal that stand on the timeline.
     copied: u64,
+    /// Is told the number of each phase that ends.
+    phases: UnboundedSender<u64>,
 }
 
 impl Copier {
-    pub(super) fn new(studio: &Studio, job: &JobId, attempt: i64, books: Books, copied: u64) -> Self {
-        Self { studio: studio.clone(), job: job.clone(), attempt, run: books.run.clone(), books, copied }
+    pub(super) fn new(
+        studio: &Studio,
+        job: &JobId,
+        attempt: i64,
+        books: Books,
+        copied: u64,
+        phases: UnboundedSender<u64>,
+    ) -> Self {
+        Self { studio: studio.clone(), job: job.clone(), attempt, run: books.run.clone(), books, copied, phases }
     }
 
     /// Copies until the run tells no more. What could not be copied, the next call copies.
@@ -68,7 +78,7 @@ impl Copier {
     async fn write(&mut self, entries: Vec<Entry>) -> Result<bool, StudioError> {
         let to = self.copied + u64::try_from(entries.len()).unwrap_or(u64::MAX);
         let mut change = Change { run_entries: Some((self.copied, to)), ..Change::default() };
-        let mut events = Vec::new();
+        let (mut events, mut finished) = (Vec::new(), Vec::new());
         for entry in entries {
             let at = entry.happened.ts;
             self.books.note(&entry.happened).await;
@@ -81,6 +91,13 @@ impl Copier {
                 change.cost_nanos = Usd::from_dollars(total).map(Usd::nanos).or(change.cost_nanos);
                 events.push((at, body::cost(total)));
             }
+            if let Event::Usage { .. } = entry.happened.event {
+                // The model has taken a turn: whatever broke off before is overcome.
+                change.progress = true;
+            }
+            if let Event::PhaseFinished { phase, .. } = entry.happened.event {
+                finished.push(phase);
+            }
             if let Event::PhaseStarted { phase, of, goal } = &entry.happened.event {
                 change.stage_label = Some(format!("Phase {phase} of {of}: {goal}"));
             }
@@ -90,6 +107,10 @@ impl Copier {
             return Ok(false);
         }
         self.copied = to;
+        for phase in finished {
+            // Without a receiver there are no pictures.
+            let _ = self.phases.send(phase);
+        }
         self.studio.inner.timeline.caught_up(&self.job).await;
         Ok(true)
     }

@@ -234,7 +234,8 @@ mod tests {
             job: job.id.to_string(),
             model: job.model.clone(),
         };
-        let copier = || copy::Copier::new(&studio, &job.id, job.attempt, books.clone(), 0);
+        let phases = || tokio::sync::mpsc::unbounded_channel().0;
+        let copier = || copy::Copier::new(&studio, &job.id, job.attempt, books.clone(), 0, phases());
         append(0, 2).await;
         copier().copy().await.expect("copied");
         append(2, 3).await;
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(texts, ["message 1", "message 2", "message 3"]);
         // One whose job another worker has writes nothing.
         append(3, 4).await;
-        let mut late = copy::Copier::new(&studio, &job.id, job.attempt + 1, books.clone(), 0);
+        let mut late = copy::Copier::new(&studio, &job.id, job.attempt + 1, books.clone(), 0, phases());
         late.copy().await.expect("nothing is wrong");
         assert_eq!(studio.records().events(&job.id, job.events).await.expect("read").len(), 3);
     }

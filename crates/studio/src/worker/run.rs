@@ -6,6 +6,7 @@ use agent::approval::Desk;
 use agent::records::RunState;
 use agent::{Books, Feed, OnWorkspace, Parts, Phase, Plan, Run, RunError, RunId, Settings, StopReason, system_prompt};
 use serde_json::json;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 use workspace::Workspace;
 
@@ -13,6 +14,7 @@ use super::copy::Copier;
 use crate::chain;
 use crate::error::StudioError;
 use crate::records::JobRecord;
+use crate::seat::{self, Answer};
 use crate::studio::Studio;
 
 /// How the agent's part ended.
@@ -52,7 +54,8 @@ pub(super) async fn drive(
         job: job.id.to_string(),
         model: chosen.model.name().to_owned(),
     };
-    let mut copier = Copier::new(studio, &job.id, job.attempt, books, job.run_entries);
+    let (phases, finished) = unbounded_channel();
+    let mut copier = Copier::new(studio, &job.id, job.attempt, books, job.run_entries, phases);
     // What a worker before this one had recorded and not told.
     copier.copy().await?;
     let feed = Feed::default();
@@ -71,9 +74,40 @@ pub(super) async fn drive(
         feed.close();
         driven
     };
-    let (driven, ()) = tokio::join!(driven, copier.follow(watcher));
-    copier.copy().await?;
+    let followed = async {
+        copier.follow(watcher).await;
+        let copied = copier.copy().await;
+        // No phase ends any more.
+        drop(copier);
+        copied
+    };
+    let (driven, copied, ()) = tokio::join!(driven, followed, photograph_phases(studio, job, workspace, finished));
+    copied?;
     driven
+}
+
+/// Takes pictures of what is served at the end of each phase, while the next one goes on.
+async fn photograph_phases(
+    studio: &Studio,
+    job: &JobRecord,
+    workspace: &Workspace,
+    mut finished: UnboundedReceiver<u64>,
+) {
+    while let Some(phase) = finished.recv().await {
+        let declared = match studio.workspaces().show(&job.workspace).await {
+            Ok(view) => view.dev_server.map(|server| server.port),
+            Err(_) => None,
+        };
+        let port = declared.unwrap_or(studio.inner.settings.preview_port);
+        let served = match workspace.enter().await {
+            Ok(pass) => seat::ask(&studio.inner.http, pass.sandbox(), port).await != Answer::NotYet,
+            Err(_) => false,
+        };
+        if served {
+            let shown = JobRecord { preview_port: Some(port), ..job.clone() };
+            studio.photograph(&shown, workspace, &format!("phase {phase}")).await;
+        }
+    }
 }
 
 async fn begin_or_go_on(studio: &Studio, job: &JobRecord, id: &RunId, parts: Parts) -> Result<Done, Broken> {

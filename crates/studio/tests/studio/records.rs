@@ -200,6 +200,9 @@ async fn claims(one: &Records, two: &Records) {
     let third = one.claim(LEASE, None).await.expect("asked").expect("free");
     assert_eq!((&third.id, third.attempt, third.status), (id, 3, Status::Building));
     assert_eq!(third.broken_off, 1, "the second one gave it back");
+    let further = Change { progress: true, ..Change::default() };
+    let further = one.change(id, Held::By(3), further, Vec::new()).await.expect("asked").expect("changed");
+    assert_eq!(further.broken_off, 0, "it got further");
     for (id, attempt) in ids.iter().zip([3, 1, 1, 1]) {
         let done = Change { settled: Some(true), ..Change::default() };
         assert!(one.change(id, Held::By(attempt), done, Vec::new()).await.expect("asked").is_some());

@@ -20,6 +20,14 @@ const PAGE: &str = r#"{"turns": [
     {"tool_calls": [{"name": "bash", "input": {"command": "echo '<h1>Hello</h1>' > /home/user/project/index.html"}}]},
     {"text": "Done."}
 ]}"#;
+const PHASES: &str = r#"{"turns": [
+    {"tool_calls": [{"name": "bash", "input": {"command": "echo '<h1>One</h1>' > /home/user/project/index.html"}},
+                    {"name": "bash", "input": {"command": "cd /home/user/project && python3 -m http.server 3000", "run_in_background": true}}]},
+    {"tool_calls": [{"name": "bash", "input": {"command": "until curl -sf localhost:3000; do sleep 0.1; done"}}]},
+    {"text": "The page is served."},
+    {"tool_calls": [{"name": "bash", "input": {"command": "echo '<h1>Two</h1>' > /home/user/project/index.html"}}]},
+    {"text": "The page is changed."}
+]}"#;
 const NO_PAGE: &str = r#"{"turns": [
     {"tool_calls": [{"name": "write_file", "input": {"path": "/home/user/project/notes.txt", "content": "nothing to look at"}}]},
     {"text": "Done."}
@@ -233,6 +241,22 @@ async fn builds_that_end_otherwise_say_why_and_leave_no_sandbox() {
     gone.await;
     let (status, _) = user.call(reqwest::Method::GET, &format!("/api/jobs/{plain}"), None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_phase_that_shows_a_page_has_its_pictures() {
+    let whole = Whole::start(&[("phases.json", PHASES)]);
+    let user = &whole.user;
+    let phases = ["Serve a page.", "Change it."];
+    let job = user.build(&json!({ "name": "p", "goal": "g", "model": "scripted:phases.json", "phases": phases })).await;
+    user.until_asleep(&job).await;
+    let taken = user.get(&format!("/api/jobs/{job}/screenshots")).await;
+    let mut reasons: Vec<&str> =
+        taken["screenshots"].as_array().expect("a list").iter().filter_map(|one| one["reason"].as_str()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["phase 1", "phase 1", "phase 2", "phase 2", "ready", "ready"], "{taken:#}");
+    let told = timeline(&whole, &job).await;
+    assert_eq!((count(&told, "screenshots"), count(&told, "phase_finished")), (3, 2), "{told:#?}");
 }
 
 /// The names of the project's files.
