@@ -26,7 +26,7 @@ use workspace::provider::LocalServer;
 use workspace::records::DatabaseRecords;
 
 /// Whoever starts the first server.
-const FIRST_USER: &str = "owner";
+pub(super) const FIRST_USER: &str = "owner";
 /// Below the data directory.
 const DIRECTORY: &str = "studio";
 const TOKEN: &str = "token";
@@ -207,6 +207,17 @@ async fn first_token(records: &Records, directory: &Path, credits: i64) -> anyho
         Err(NameTaken::Taken(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Keeps the first user's new token where `sandbar up` finds it; only where it found the old one: with records elsewhere, the user
+/// may be another's.
+pub(super) fn keep_first_token(config: &Config, token: &Secret) -> anyhow::Result<()> {
+    let directory = directory(config);
+    if !directory.join(TOKEN).exists() {
+        return Ok(());
+    }
+    write(&directory, TOKEN, token.expose())
+        .with_context(|| format!("cannot write {}", directory.join(TOKEN).display()))
 }
 
 /// For its owner's eyes only, and whole.

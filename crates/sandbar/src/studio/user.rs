@@ -20,6 +20,7 @@ Examples:
   sandbar user add ada --credits 5        prints her token, once
   sandbar user add ada --json             {name, token}
   sandbar user token ada                  a new token in place of the old one
+  sandbar user token                      the same for the first user, `owner`
   sandbar user credits ada                what is left
   sandbar user credits ada --add 10
   sandbar user list
@@ -52,7 +53,11 @@ enum Command {
         credits: i64,
     },
     /// Print a new token for a user, in place of all they had
-    Token { name: String },
+    Token {
+        /// Who it is for
+        #[arg(default_value = open::FIRST_USER)]
+        name: String,
+    },
     /// Show a user's credits, or give more
     Credits {
         name: String,
@@ -97,6 +102,10 @@ impl Users {
                 let (token, digest) = fresh()?;
                 records.replace_token(&user.id, &digest).await?;
                 told(show, &name, &token)?;
+                if name == open::FIRST_USER {
+                    // `sandbar up` prints what is kept there.
+                    open::keep_first_token(&config, &token)?;
+                }
             }
             Command::Credits { name, add } => {
                 let user = known(&records, &name).await?;
