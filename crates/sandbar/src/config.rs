@@ -1,13 +1,14 @@
 //! Configuration: file, then `SANDBAR_*` variables, then flags; the later wins. Nothing below the program reads the
 //! environment. An unknown key is an error that names it.
 
+use crate::agent::{ModelConfig, Prices};
 use crate::hosts;
 use anyhow::{Context, bail};
 use engine::net::Trust;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +52,9 @@ pub(crate) struct Config {
     /// What workspaces may cost.
     #[serde(default)]
     pub budgets: Vec<BudgetConfig>,
+    /// What models cost, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, ModelConfig>,
 }
 
 /// Of the egress, in the data directory.
@@ -185,6 +189,7 @@ impl Config {
     fn check(&self) -> anyhow::Result<()> {
         self.egress.to_engine(&self.data)?;
         self.domain.as_deref().map_or(Ok(()), hosts::check_domain)?;
+        Prices::new(&self.models)?;
         self.sandboxes.check().map_err(|wrong| anyhow::anyhow!("sandboxes.{wrong}"))?;
         let plain = |key: &str| {
             !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
@@ -213,6 +218,7 @@ impl Config {
             objects: ObjectsConfig::default(),
             records: RecordsConfig::default(),
             budgets: Vec::new(),
+            models: BTreeMap::new(),
         })
     }
 }

@@ -45,7 +45,13 @@ impl Studio {
                 return Err(StudioError::invalid("budget_usd", "it must be an amount of dollars above nothing"));
             }
             if chosen.model.price().is_none() {
-                return Err(StudioError::invalid("budget_usd", format!("nobody knows what {} costs", chosen.name)));
+                return Err(StudioError::invalid(
+                    "budget_usd",
+                    format!(
+                        "the price of {} is unknown; the server's configuration can say it ([models.NAME])",
+                        chosen.name
+                    ),
+                ));
             }
         }
         // A project is not made for a build that is not taken in.

@@ -1,9 +1,10 @@
 //! What is known of models before they are asked: `models.json`. A model that is not in it can be used all the same, but
 //! nobody can say what it costs.
 
+use std::str::FromStr;
 use std::sync::LazyLock;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use workspace::ledger::Usd;
 
 use super::Usage;
@@ -26,7 +27,7 @@ pub struct Known {
 }
 
 /// What tokens cost, in dollars per million.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Price {
     pub input: f64,
     pub output: f64,
@@ -43,7 +44,32 @@ impl Known {
     }
 }
 
+/// Not two amounts of dollars.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no price; write dollars per million tokens of input and of output, such as 0.20/0.80")]
+pub struct InvalidPrice(String);
+
+impl FromStr for Price {
+    type Err = InvalidPrice;
+
+    /// `IN/OUT`.
+    fn from_str(text: &str) -> Result<Self, InvalidPrice> {
+        let invalid = || InvalidPrice(text.to_owned());
+        let (input, output) = text.split_once('/').ok_or_else(invalid)?;
+        let dollars = |text: &str| text.trim().parse::<f64>().ok();
+        dollars(input).zip(dollars(output)).and_then(|(input, output)| Self::new(input, output)).ok_or_else(invalid)
+    }
+}
+
 impl Price {
+    /// What is read from or written to a cache costs what other input does: at most too much is counted. [`None`] when one of
+    /// them is no amount.
+    pub fn new(input: f64, output: f64) -> Option<Self> {
+        let amount = |dollars: f64| dollars.is_finite() && dollars >= 0.0;
+        let price = Self { input, output, cache_write: input, cache_read: input, long: None };
+        (amount(input) && amount(output)).then_some(price)
+    }
+
     /// What one turn costs.
     pub fn of(&self, usage: Usage) -> Usd {
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52 tokens")]
@@ -94,6 +120,18 @@ mod tests {
         let short = Usage { input_tokens: 100_000, ..Usage::default() };
         let long = Usage { input_tokens: 200_000, ..Usage::default() };
         assert_eq!((haiku.of(short), haiku.of(long)), (Usd::from_cents(1), Usd::from_cents(10)));
+    }
+
+    #[test]
+    fn a_price_is_two_amounts_per_million_tokens() {
+        let price: Price = "0.20/0.80".parse().expect("a price");
+        let usage =
+            Usage { input_tokens: 500_000, cache_read_tokens: 500_000, output_tokens: 1_000_000, ..Usage::default() };
+        assert_eq!(price.of(usage), Usd::from_cents(20 + 80));
+        assert_eq!("0/0".parse::<Price>().map(|price| price.of(usage)), Ok(Usd::from_cents(0)));
+        for text in ["", "1", "1/", "/1", "-1/1", "1/inf", "NaN/1", "1/2/3", "one/two"] {
+            assert!(text.parse::<Price>().is_err(), "{text}");
+        }
     }
 
     #[test]

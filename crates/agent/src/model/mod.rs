@@ -7,6 +7,7 @@ mod choice;
 mod endpoint;
 mod http;
 pub mod openai;
+mod priced;
 pub mod scripted;
 mod sse;
 
@@ -18,8 +19,9 @@ use serde_json::Value;
 
 use crate::message::{Block, Message};
 
-pub use catalog::{Known, Price, known};
+pub use catalog::{InvalidPrice, Known, Price, known};
 pub use choice::{Choice, ChoiceError, Keys};
+pub use priced::with_price;
 
 /// Something that takes turns.
 #[async_trait]
@@ -33,7 +35,7 @@ pub trait Model: Send + Sync {
     /// The most tokens of one answer.
     fn longest_answer(&self) -> u64;
 
-    /// [`None`] when nobody knows: then no budget in money can be kept.
+    /// [`None`] when the price is unknown: then no budget in money can be kept. [`with_price`] sets one.
     fn price(&self) -> Option<Price>;
 
     /// Takes one turn, whole or not at all. `tell` hears of it as it comes; after an error it was told too much. Dropping the

@@ -75,7 +75,10 @@ pub enum RunError {
     /// Leave it to them.
     #[error("another process drives run {0}")]
     Taken(RunId),
-    #[error("nobody knows what {0} costs, so it cannot be given a budget in dollars; limit turns or tokens instead")]
+    #[error(
+        "the price of {0} is unknown, so it cannot be given a budget in dollars; say what it costs with --price IN/OUT or in \
+         the configuration ([models.NAME]), or limit turns or tokens instead"
+    )]
     NoPrice(String),
     #[error(transparent)]
     Policy(#[from] InvalidPattern),

@@ -1,13 +1,13 @@
 //! Drives a run from this program: shows it, hears Ctrl-C, and leaves everything saved.
 
 use super::approve::Terminal;
+use super::open_records;
 use super::view::View;
-use super::{keys, open_records};
 use crate::mcp::Beside;
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::workspace::house::{Due, House};
 use agent::approval::{Approver, Desk, Nobody};
-use agent::model::Choice;
+use agent::model::Model;
 use agent::{Books, Feed, OnWorkspace, Parts, Plan, Report, Run, RunError, RunId, RunRecords, StopReason, Workplace};
 use anyhow::Context as _;
 use sdk::Secret;
@@ -30,7 +30,7 @@ pub(super) struct Drive {
     pub(super) house: House,
     pub(super) url: Secret,
     pub(super) workspace: Workspace,
-    pub(super) model: Choice,
+    pub(super) model: Arc<dyn Model>,
     pub(super) preview_port: u16,
     pub(super) json: bool,
     /// Whether a program was promised the events, so that it can answer what is asked.
@@ -44,7 +44,6 @@ impl Drive {
         let Self { house, url, workspace, model, preview_port, json, heard, mcp } = self;
         let house = Arc::new(house);
         let mut stops = Stops::install()?;
-        let model = model.model(&keys())?;
         let records: Arc<dyn RunRecords> = Arc::new(open_records(&url).await?);
         let place = Arc::new(OnWorkspace(workspace.clone()));
         let tools: Arc<dyn ToolDispatcher> = Arc::new(house.tools(&workspace, Some(preview_port)));

@@ -2,19 +2,22 @@
 
 mod approve;
 mod drive;
+mod prices;
 mod run;
 mod runs;
 mod view;
 
+pub(crate) use prices::{ModelConfig, Prices};
 pub(crate) use run::{DEFAULT_MODEL, Start};
 pub(crate) use runs::Runs;
 
 use crate::config::{Config, Overrides, variable};
 use crate::workspace::house::Place;
-use agent::model::Keys;
+use agent::model::{Choice, Keys, Model, Price, with_price};
 use agent::records::DatabaseRunRecords;
 use anyhow::Context as _;
 use sdk::Secret;
+use std::sync::Arc;
 
 /// What the environment has for providers of models.
 pub(crate) fn keys() -> Keys {
@@ -30,6 +33,16 @@ fn records_url(place: &Place) -> anyhow::Result<Secret> {
     let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
     let config = Config::load(place.config.as_deref(), &overrides)?;
     Ok(config.workspaces()?.records.location(&variable)?)
+}
+
+/// The model that is meant, at the price that was given with it, else at that of the configuration.
+fn model(place: &Place, choice: &Choice, price: Option<Price>) -> anyhow::Result<Arc<dyn Model>> {
+    let model = choice.model(&keys())?;
+    if let Some(price) = price {
+        return Ok(with_price(model, price));
+    }
+    let config = Config::load(place.config.as_deref(), &Overrides::default())?;
+    Ok(Prices::new(&config.models)?.apply(choice, model))
 }
 
 async fn open_records(url: &Secret) -> anyhow::Result<DatabaseRunRecords> {

@@ -6,7 +6,7 @@ use crate::sandbox::values::{self, Variable};
 use crate::workspace::house::{House, Place};
 use crate::{logging, runtime};
 use agent::approval::{Decision, Policy, Rule};
-use agent::model::Choice;
+use agent::model::{Choice, Price};
 use agent::{Phase, Plan, RunError, RunId, Settings, system_prompt};
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -29,7 +29,7 @@ Examples:
   sandbar run --goal 'Find and fix the failing test' --repo https://github.com/acme/shop --branch main --budget-usd 2
   sandbar run --goal 'Add a dark mode' --workspace shop --phase 'Design it' --phase 'Build it' --phase 'Test it'
   sandbar run --goal 'Tidy up' --workspace shop --ask 'bash:git push' --deny 'bash:rm -rf'
-  sandbar run --goal … --model openai:qwen3-coder@http://127.0.0.1:8000/v1
+  sandbar run --goal … --model openai:qwen3-coder@http://127.0.0.1:8000/v1 --price 0.20/0.80 --budget-usd 2
   sandbar run --goal … --workspace shop --mcp 127.0.0.1:4982     others may work in it too, as MCP clients
   sandbar run --goal … --json-events | jq -r 'select(.type == \"run_finished\") | .stop_reason'
 
@@ -91,6 +91,10 @@ pub(super) struct Limits {
     /// What the model may cost; saved and paused there
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget_usd: Option<f64>,
+    /// What the model costs, in dollars per million tokens of input and of output: for one whose price Sandbar does not know, or
+    /// that costs something else here; [models.NAME] of the configuration says it for good
+    #[arg(long, value_name = "IN/OUT")]
+    pub(super) price: Option<Price>,
     /// Answers of the model [default: 100]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     max_turns: Option<u64>,
@@ -143,7 +147,7 @@ impl Start {
     async fn begin(self) -> anyhow::Result<ExitCode> {
         let model = self.chosen()?;
         // Before anything is made: a key that is missing is better known now.
-        let ready = model.model(&keys())?;
+        let ready = super::model(&self.place, &model, self.limits.price)?;
         if self.limits.budget_usd.is_some() && ready.price().is_none() {
             return Err(RunError::NoPrice(ready.name().to_owned()).into());
         }
@@ -163,10 +167,10 @@ impl Start {
             system: system_prompt(PROJECT_DIRECTORY, self.port),
             settings,
             policy: Policy { rules, otherwise: Decision::Allow },
-            details: json!({ "preview_port": self.port }),
+            details: json!({ "preview_port": self.port, "price": self.limits.price }),
         };
         let (preview_port, heard, mcp) = (self.port, self.json_events, self.mcp);
-        let drive = Drive { house, url, workspace, model, preview_port, json, heard, mcp };
+        let drive = Drive { house, url, workspace, model: ready, preview_port, json, heard, mcp };
         drive.run(id, Begin::New(Box::new(plan))).await
     }
 

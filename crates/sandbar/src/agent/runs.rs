@@ -8,7 +8,7 @@ use crate::sandbox::show::{Colour, Show, local_time, printable};
 use crate::workspace::house::{House, Place};
 use crate::{logging, runtime};
 use agent::approval::{self, Answer, Desk};
-use agent::model::Choice;
+use agent::model::{Choice, Price};
 use agent::records::{RunRecord, RunState};
 use agent::{RunId, RunRecords, StopReason};
 use anyhow::{Context as _, anyhow, bail};
@@ -252,10 +252,17 @@ impl Resume {
             bail!("run {id} has completed; there is nothing to go on with");
         }
         let mut plan = run.plan;
-        if limits.apply(&mut plan.settings) {
+        let mut changed = limits.apply(&mut plan.settings);
+        if let Some(price) = limits.price {
+            plan.details["price"] = json!(price);
+            changed = true;
+        }
+        if changed {
             records.replan(&id, &plan).await?;
         }
         let model: Choice = plan.model.parse().context("the run's model")?;
+        let price: Option<Price> = serde_json::from_value(plan.details["price"].clone()).context("the run's price")?;
+        let model = super::model(place, &model, price)?;
         let name = plan.workspace.as_deref().context("the run has no workspace to go on in")?;
         let name: WorkspaceName = name.parse().context("the run's workspace")?;
         let preview_port =

@@ -2,7 +2,7 @@
 //! sent: a URL is only used if whoever starts the program named it. Scripts come only from a directory that they named too, so
 //! that nobody reads other files of this machine by a model's name.
 
-use crate::agent::{DEFAULT_MODEL, keys};
+use crate::agent::{DEFAULT_MODEL, Prices, keys};
 use ::studio::Chosen;
 use agent::model::scripted::Scripted;
 use agent::model::{Choice, ChoiceError};
@@ -17,11 +17,12 @@ pub(super) struct Models {
     scripts: Option<PathBuf>,
     /// The first is the default.
     offered: Vec<Choice>,
+    prices: Prices,
 }
 
 impl Models {
-    pub(super) fn new(scripts: Option<&Path>, offered: &[Choice]) -> std::io::Result<Self> {
-        Ok(Self { scripts: scripts.map(Path::canonicalize).transpose()?, offered: offered.to_vec() })
+    pub(super) fn new(scripts: Option<&Path>, offered: &[Choice], prices: Prices) -> std::io::Result<Self> {
+        Ok(Self { scripts: scripts.map(Path::canonicalize).transpose()?, offered: offered.to_vec(), prices })
     }
 
     /// The default first.
@@ -57,7 +58,7 @@ impl Models {
             }
             // Whoever names the URL would be sent the key.
             choice @ Choice::OpenAi { .. } if !self.offered.contains(&choice) => Err(ChoiceError::Unknown(name)),
-            choice => Ok(Chosen { model: choice.model(&keys())?, name }),
+            choice => Ok(Chosen { model: self.prices.apply(&choice, choice.model(&keys())?), name }),
         }
     }
 
@@ -85,7 +86,7 @@ mod tests {
         std::os::unix::fs::symlink(&outside, inside.join("link.yaml")).expect("linked");
         let own = "openai:own@http://127.0.0.1:8000/v1";
         let offered = [own.parse().expect("a model")];
-        let models = Models::new(Some(&inside), &offered).expect("models");
+        let models = Models::new(Some(&inside), &offered, Prices::default()).expect("models");
         let whole = format!("scripted:{}", inside.join("one.yaml").display());
         for good in ["scripted:one.yaml", &whole, DEMO, own] {
             let chosen = models.choose(Some(good)).unwrap_or_else(|error| panic!("{good}: {error}"));
@@ -104,7 +105,7 @@ mod tests {
         ] {
             assert!(models.choose(Some(bad)).is_err(), "{bad}");
         }
-        let none = Models::new(None, &[]).expect("models");
+        let none = Models::new(None, &[], Prices::default()).expect("models");
         assert!(none.choose(Some(&whole)).is_err() && none.choose(Some(DEMO)).is_ok());
     }
 }

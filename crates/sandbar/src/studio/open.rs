@@ -2,6 +2,7 @@
 
 use super::models::Models;
 use super::premises::Rooms;
+use crate::agent::Prices;
 use crate::config::{self, Config};
 use ::studio::records::{NameTaken, Records};
 use ::studio::rest::Face;
@@ -141,7 +142,7 @@ impl Workshop {
         let database = options.database.as_ref();
         let (workspaces, variables) = (workspaces(config, database)?, variables(database));
         let url = workspaces.records.location(&variables)?;
-        let models = Models::new(options.scripts.as_deref(), &options.models)
+        let models = Models::new(options.scripts.as_deref(), &options.models, Prices::new(&config.models)?)
             .context("the directory of scripts cannot be used")?;
         let rooms = Arc::new(Rooms::open(config, &workspaces, &variables, local, models).await?);
         let settings = Settings { builds: options.builds, ..Settings::default() };

@@ -200,6 +200,64 @@ fn whoever_reads_the_events_answers_what_is_asked() {
     assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat project/mark"]), "first\n");
 }
 
+/// An endpoint of OpenAI's kind whose model says that it is done, for 10 tokens of input and 5 of output.
+fn endpoint() -> String {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let chunks = [
+        json!({ "choices": [{ "index": 0, "delta": { "role": "assistant", "content": "Done." } }] }),
+        json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "stop" }] }),
+        json!({ "choices": [], "usage": { "prompt_tokens": 10, "completion_tokens": 5 } }),
+    ];
+    let events: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+    let body = format!("{events}data: [DONE]\n\n");
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.expect("a connection");
+            let (mut asked, mut piece) = (Vec::new(), [0; 65536]);
+            loop {
+                let count = connection.read(&mut piece).expect("a request");
+                asked.extend_from_slice(&piece[..count]);
+                let text = String::from_utf8_lossy(&asked).into_owned();
+                let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+                let length =
+                    head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+                if count == 0 || length.is_none_or(|length: usize| body.len() >= length) {
+                    break;
+                }
+            }
+            connection.write_all(format!("{head}{body}").as_bytes()).expect("an answer");
+        }
+    });
+    url
+}
+
+#[test]
+fn a_model_that_is_not_in_the_list_costs_what_it_is_said_to() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    let model = format!("openai:m@{}", endpoint());
+    let ask = ["--goal", "x", "--model", &model, "--budget-usd", "20", "--json-events"];
+    let (mut child, mut output) = user.begin(&user.run, &[&ask[..], &["--price", "500000/1000000"]].concat());
+    let finished = next(&mut output, "run_finished").expect("it ends");
+    assert_eq!((&finished["stop_reason"], &finished["cost_usd"]), (&json!("completed"), &json!(10.0)), "{finished}");
+    assert!(child.wait().expect("it ends").success());
+    assert!(user.run.fails(2, &[&ask[..], &["--price", "cheap"]].concat()).contains("is no price"));
+
+    // The configuration says it for good.
+    let file = user.home.path().join("prices.toml");
+    std::fs::write(&file, "[models.m]\ninput_usd = 500000\noutput_usd = 1000000\n").expect("written");
+    let config = ["--config", file.to_str().expect("a plain path")];
+    let (mut child, mut output) = user.begin(&user.run, &[&ask[..], &config].concat());
+    assert_eq!(next(&mut output, "run_finished").expect("it ends")["cost_usd"], 10.0);
+    assert!(child.wait().expect("it ends").success());
+}
+
 #[test]
 fn what_cannot_be_begun_is_said_before_anything_is_made() {
     let server = Server::with(&["--ephemeral"]);
@@ -208,10 +266,7 @@ fn what_cannot_be_begun_is_said_before_anything_is_made() {
         (&["--goal", "x"][..], "set ANTHROPIC_API_KEY"),
         (&["--goal", "x", "--model", "anthropic:claude-opus-5-5"], "ANTHROPIC_API_KEY is not set"),
         (&["--goal", "x", "--model", "scripted:/nonexistent.yaml"], "cannot read the script"),
-        (
-            &["--goal", "x", "--model", "openai:m@http://127.0.0.1:9/v1", "--budget-usd", "1"],
-            "nobody knows what openai:m@",
-        ),
+        (&["--goal", "x", "--model", "openai:m@http://127.0.0.1:9/v1", "--budget-usd", "1"], "the price of openai:m@"),
     ] {
         let said = user.run.fails(1, arguments);
         assert!(said.contains(expected), "{said}");

@@ -1,0 +1,98 @@
+//! What models cost that the program does not know, or that cost something else here: `[models.NAME]` of the configuration.
+
+use agent::model::{Choice, Model, Price, with_price};
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// In dollars per million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ModelConfig {
+    input_usd: f64,
+    output_usd: f64,
+    /// Absent: as input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cache_read_usd: Option<f64>,
+    /// Absent: as input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cache_write_usd: Option<f64>,
+}
+
+impl ModelConfig {
+    fn price(&self) -> Option<Price> {
+        let Self { input_usd, output_usd, cache_read_usd, cache_write_usd } = *self;
+        let price = Price::new(input_usd, output_usd)?;
+        let caches = Price::new(cache_read_usd.unwrap_or(input_usd), cache_write_usd.unwrap_or(input_usd))?;
+        Some(Price { cache_read: caches.input, cache_write: caches.output, ..price })
+    }
+}
+
+/// By a model's name, alone or as `--model` takes it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Prices(BTreeMap<String, Price>);
+
+impl Prices {
+    pub(crate) fn new(models: &BTreeMap<String, ModelConfig>) -> anyhow::Result<Self> {
+        let price = |(name, model): (&String, &ModelConfig)| {
+            let price = model.price().with_context(|| format!("`models.{name}`: prices must be 0 or more"))?;
+            Ok((name.clone(), price))
+        };
+        models.iter().map(price).collect::<anyhow::Result<_>>().map(Self)
+    }
+
+    fn of(&self, choice: &Choice) -> Option<Price> {
+        let alone = match choice {
+            Choice::Anthropic { model } | Choice::OpenAi { model, .. } => self.0.get(model),
+            Choice::Scripted { .. } => None,
+        };
+        self.0.get(&choice.to_string()).or(alone).copied()
+    }
+
+    /// The model at the price that was given for it, if one was.
+    pub(crate) fn apply(&self, choice: &Choice, model: Arc<dyn Model>) -> Arc<dyn Model> {
+        match self.of(choice) {
+            Some(price) => with_price(model, price),
+            None => model,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent::model::Keys;
+    use figment::Figment;
+    use figment::providers::{Format, Toml};
+
+    fn prices(text: &str) -> anyhow::Result<Prices> {
+        Prices::new(&Figment::from(Toml::string(text)).extract().expect("TOML"))
+    }
+
+    #[test]
+    fn a_model_that_is_not_in_the_list_has_the_price_of_the_configuration() {
+        let text = "[\"qwen3-coder\"]\ninput_usd = 0.2\noutput_usd = 0.8\n\
+                    [\"openai:dear@http://127.0.0.1:8000/v1\"]\ninput_usd = 5\noutput_usd = 9\ncache_read_usd = 0.5";
+        let prices = prices(text).expect("prices");
+        let price = |name: &str| {
+            let choice: Choice = name.parse().expect("a model");
+            prices.apply(&choice, choice.model(&Keys::default()).expect("a model")).price()
+        };
+        assert_eq!(price("openai:qwen3-coder@http://127.0.0.1:8000/v1"), Price::new(0.2, 0.8));
+        let dear = price("openai:dear@http://127.0.0.1:8000/v1").expect("a price");
+        assert_eq!((dear.input, dear.cache_read, dear.cache_write), (5.0, 0.5, 5.0));
+        assert_eq!(
+            price("openai:dear@http://127.0.0.1:9000/v1"),
+            None,
+            "another endpoint of a model that is named whole"
+        );
+        assert_eq!(price("openai:unknown@http://127.0.0.1:8000/v1"), None);
+    }
+
+    #[test]
+    fn a_negative_price_is_refused_with_the_models_name() {
+        let error = prices("[x]\ninput_usd = -1\noutput_usd = 1").expect_err("it is wrong");
+        assert!(error.to_string().contains("`models.x`"), "{error:#}");
+    }
+}
