@@ -197,7 +197,11 @@ impl Studio {
     ) -> Result<Option<JobRecord>, StudioError> {
         let now = Timestamp::now();
         let events = told.into_iter().map(|body| (now, body)).collect();
+        #[cfg(test)]
+        crate::worker::simulation::step().await;
         let changed = self.records().change(id, held, change, events).await?;
+        #[cfg(test)]
+        crate::worker::simulation::step().await;
         self.inner.timeline.caught_up(id).await;
         Ok(changed)
     }

@@ -7,7 +7,8 @@ use tracing::info;
 use workspace::OpenError;
 use workspace::snapshot::ProjectId as SnapshotsOf;
 
-use super::build::{Left, Work};
+use super::build::Left;
+use super::host::WorkspaceHost;
 use crate::chain;
 use crate::error::StudioError;
 use crate::previews::close;
@@ -19,7 +20,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 const HELD_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-impl Work<'_> {
+impl WorkspaceHost {
     /// The snapshots to start from. They have all that the sandbox of the earlier build has, edits by hand included. Where the
     /// earlier build never had files, the ones it started from itself.
     pub(super) async fn prepare_base(&self, job: &JobRecord) -> Result<Option<SnapshotsOf>, Left> {

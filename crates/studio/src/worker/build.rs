@@ -15,19 +15,17 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use workspace::setup::{Repo, Setup};
-use workspace::{OpenError, SetupError, Unsaved, Workspace};
+use workspace::Workspace;
 
+use super::host::Host;
 use super::lease::Claim;
-use super::run::{self, Broken};
+use super::run::Broken;
 use crate::body;
 use crate::chain;
 use crate::error::StudioError;
 use crate::id::ScreenshotId;
 use crate::job::{Status, Step, next};
-use crate::previews::close;
 use crate::records::{Change, Held, JobRecord, NewPicture};
-use crate::seat::{self, Found};
 use crate::studio::Studio;
 
 /// Workers that may break off with a job between two turns of its model. One that ends them all is not given to another.
@@ -69,13 +67,14 @@ impl From<StudioError> for Left {
 
 /// `place` is what a build takes up; it is free again when only the pause of the preview is left to be done.
 pub(super) async fn build(
-    studio: Studio,
+    host: &impl Host,
+    studio: &Studio,
     job: JobRecord,
     stop: CancellationToken,
     place: Option<OwnedSemaphorePermit>,
 ) {
-    let claim = Claim::keep(&studio, &job);
-    let work = Work { studio: &studio, claim: &claim, attempt: job.attempt };
+    let claim = Claim::keep(studio, &job);
+    let work = Work { studio, host, claim: &claim, attempt: job.attempt };
     let left = tokio::select! {
         done = work.build(job.clone(), place) => match done {
             Ok(()) => return,
@@ -104,13 +103,14 @@ fn again(broken_off: i64) -> Duration {
     (AGAIN * 2_u32.pow(doublings)).min(AGAIN_AT_LAST)
 }
 
-pub(super) struct Work<'a> {
+pub(super) struct Work<'a, H> {
     pub(super) studio: &'a Studio,
+    pub(super) host: &'a H,
     claim: &'a Claim,
     pub(super) attempt: i64,
 }
 
-impl Work<'_> {
+impl<H: Host> Work<'_, H> {
     async fn build(&self, mut job: JobRecord, place: Option<OwnedSemaphorePermit>) -> Result<(), Left> {
         if job.deleted {
             return self.remove(&job).await;
@@ -120,16 +120,16 @@ impl Work<'_> {
         }
         if !job.status.is_final() {
             self.tell_status(&job).await?;
-            let (workspace, end) = match self.provisioned(&job).await? {
-                Ok(workspace) => {
-                    let end = self.built(&mut job, &workspace).await?;
-                    (Some(workspace), end)
+            let (site, end) = match self.provisioned(&job).await? {
+                Ok(site) => {
+                    let end = self.built(&mut job, &site).await?;
+                    (Some(site), end)
                 }
                 Err(end) => (None, end),
             };
             let ended = self.end(&job, end).await?;
-            if let Some(workspace) = workspace {
-                close(&workspace).await;
+            if let Some(site) = site {
+                self.host.leave(site).await;
             }
             job = ended;
         }
@@ -158,57 +158,22 @@ impl Work<'_> {
     }
 
     /// The workspace of the job, made if there is none.
-    async fn provisioned(&self, job: &JobRecord) -> Result<Result<Workspace, End>, Left> {
+    async fn provisioned(&self, job: &JobRecord) -> Result<Result<H::Site, End>, Left> {
         if self.claim.cancel.is_cancelled() {
             return Ok(Err(End::Cancelled));
         }
         if job.broken_off >= MOST_BROKEN_OFF {
             return Ok(Err(End::GivenUp));
         }
-        let workspaces = self.studio.workspaces();
-        let mut repo = job.spec.repo.as_deref().map(Repo::parse);
-        if let Some(branch) = &job.spec.branch {
-            repo = repo.map(|repo| repo.branch(branch.clone()));
-        }
-        let from = match job.status {
-            // The workspace is there, and has its files.
-            Status::Building => job.begins_from.clone(),
-            _ => tokio::select! {
-                from = self.prepare_base(job) => from?,
-                () = self.claim.cancel.cancelled() => return Ok(Err(End::Cancelled)),
-            },
-        };
-        let setup = Setup {
-            repo: repo.filter(|_| from.is_none()),
-            template: job.spec.template.clone(),
-            job: Some(job.id.to_string()),
-            from,
-            ..Setup::default()
-        };
-        let made = tokio::select! {
-            made = workspaces.create(&job.workspace, setup) => made,
+        let provisioned = tokio::select! {
+            provisioned = self.host.provision(job) => provisioned?,
             () = self.claim.cancel.cancelled() => return Ok(Err(End::Cancelled)),
         };
-        let error = match made {
-            Ok(created) => return Ok(Ok(created.workspace)),
-            Err(SetupError::Exists(_)) => match workspaces.open(&job.workspace).await {
-                Ok(workspace) => return Ok(Ok(workspace)),
-                Err(error) => SetupError::Open(error),
-            },
-            Err(error) => error,
-        };
-        match error {
-            // The worker before this one is not long gone, or the records are in trouble.
-            SetupError::Open(error) => Err(Left::Again(chain(&error))),
-            error => {
-                let text = format!("The workspace could not be prepared: {}. Rebuild to try again.", chain(&error));
-                Ok(Err(End::Failed(text)))
-            }
-        }
+        Ok(provisioned.map_err(End::Failed))
     }
 
     /// Lets the agent work.
-    async fn built(&self, job: &mut JobRecord, workspace: &Workspace) -> Result<End, Left> {
+    async fn built(&self, job: &mut JobRecord, site: &H::Site) -> Result<End, Left> {
         let id = job.run.clone().unwrap_or_else(RunId::new);
         let status = next(job.status, Step::Provisioned).map_err(|refused| Left::Again(refused.to_string()))?;
         let label = status.label();
@@ -220,7 +185,7 @@ impl Work<'_> {
             ..Change::default()
         };
         *job = self.change(job, change, vec![body::status(status, label, false, None, None)]).await?;
-        let done = match run::drive(self.studio, job, &id, workspace, self.claim.cancel.clone()).await {
+        let done = match self.host.drive(job, &id, site, self.claim.cancel.clone()).await {
             Ok(done) => done,
             Err(Broken::Hopeless(reason)) => return Ok(End::Failed(format!("The build could not begin: {reason}."))),
             Err(Broken::Again(reason)) => return Err(Left::Again(reason)),
@@ -234,15 +199,15 @@ impl Work<'_> {
             }
         }
         tokio::select! {
-            end = self.finished(job, workspace) => end,
+            end = self.finished(job, site) => end,
             () = self.claim.cancel.cancelled() => Ok(End::Cancelled),
         }
     }
 
     /// Makes what was built ready to be looked at.
-    async fn finished(&self, job: &JobRecord, workspace: &Workspace) -> Result<End, Left> {
+    async fn finished(&self, job: &JobRecord, site: &H::Site) -> Result<End, Left> {
         self.stage(job, "Starting the preview").await?;
-        let preview = match self.served(workspace).await {
+        let preview = match self.host.serve(site).await {
             Ok(preview) => preview,
             Err(problem) => {
                 let text = format!(
@@ -252,24 +217,13 @@ impl Work<'_> {
             }
         };
         self.stage(job, "Saving the files").await?;
-        if let Err(error) = workspace.snapshot().await {
-            // The files are in the sandbox; the pause tries again.
-            warn!(error = %chain(&error), "no snapshot was saved");
-        }
+        self.host.save(site).await;
         if let Some((_, port)) = &preview {
             self.stage(job, "Taking pictures").await?;
             let shown = JobRecord { preview_port: Some(*port), ..job.clone() };
-            self.studio.photograph(&shown, workspace, "ready").await;
+            self.host.photograph(&shown, site, "ready").await;
         }
         Ok(End::Ready(preview))
-    }
-
-    /// Where the application is looked at; none when it is nothing to look at.
-    async fn served(&self, workspace: &Workspace) -> Result<Option<(String, u16)>, String> {
-        let served = workspace.serve(None).await.map_err(|error| chain(&error))?;
-        let Some(ready) = served else { return Ok(None) };
-        let pass = workspace.enter().await.map_err(|error| chain(&error))?;
-        Ok(Some((pass.sandbox().url(ready.port), ready.port)))
     }
 
     /// Writes down how the job ended. A job that had not come to be built, or that was given up, costs nothing.
@@ -301,8 +255,8 @@ impl Work<'_> {
         };
         if status == Status::Ready {
             change.sandbox_expires_at = Some(self.studio.awake_until(None));
-            if let Found::Running { sandbox, ends_at } = seat::look(self.studio.workspaces(), &job.workspace).await {
-                change.sandbox_id = Some(Some(sandbox.id().to_string()));
+            if let Some((sandbox, ends_at)) = self.host.running(job).await {
+                change.sandbox_id = Some(Some(sandbox));
                 change.sandbox_expires_at = Some(self.studio.awake_until(ends_at));
                 change.sandbox_paused = Some(false);
             }
@@ -320,7 +274,7 @@ impl Work<'_> {
         match job.status {
             Status::Ready => {
                 self.wait_for_viewer(&job).await?;
-                if let Err(error) = self.studio.put_to_sleep(&job).await {
+                if let Err(error) = self.host.pause(&job).await {
                     warn!(error = %chain(&error), "the preview could not be put to sleep, and stays awake");
                 }
             }
@@ -361,17 +315,8 @@ impl Work<'_> {
     }
 
     async fn tidy(&self, job: &JobRecord) -> Result<(), String> {
-        let workspace = match self.studio.workspaces().open(&job.workspace).await {
-            Ok(workspace) => workspace,
-            Err(OpenError::NotFound(_)) => return Ok(()),
-            Err(error) => return Err(chain(&error)),
-        };
-        let ended = workspace.destroy(Unsaved::Keep).await;
-        if let Err(error) = &ended {
-            warn!(error = %chain(error), "the sandbox is kept, since its files could not be saved");
-            let paused = workspace.pause().await;
-            close(&workspace).await;
-            return paused.map_err(|error| chain(&error));
+        if !self.host.discard(job).await? {
+            return Ok(());
         }
         let gone = Change { sandbox_id: Some(None), sandbox_paused: Some(false), ..Change::default() };
         self.studio.change(&job.id, Held::Anybody, gone, Vec::new()).await.map(drop).map_err(|error| chain(&error))

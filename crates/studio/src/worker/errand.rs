@@ -2,20 +2,19 @@
 //! records first, and gone on with by whichever worker has the job when the process that began it is no more.
 
 use tracing::{info, warn};
-use workspace::snapshot::{ProjectId as SnapshotsOf, Stamp, Which};
-use workspace::{OpenError, Unsaved};
+use workspace::snapshot::Stamp;
 
 use super::build::{Left, Work};
+use super::host::Host;
 use crate::body;
 use crate::chain;
 use crate::error::StudioError;
-use crate::previews::close;
 use crate::records::{Change, JobRecord};
 
-impl Work<'_> {
+impl<H: Host> Work<'_, H> {
     /// Sets the files back. What fails is told and left at that: whoever asked may ask again.
     pub(super) async fn restore(&self, job: &JobRecord, stamp: Stamp) -> Result<(), Left> {
-        let message = match self.studio.set_back(job, Which::Exactly(stamp)).await {
+        let message = match self.host.set_back(job, stamp).await {
             Ok(()) => None,
             Err(error @ StudioError::ApplicationFailed { .. }) => Some(format!("The files are restored. {error}")),
             Err(error) => {
@@ -38,27 +37,7 @@ impl Work<'_> {
 
     /// Removes all that a job leaves; the row that says what it cost stays. Every step can be done again.
     pub(super) async fn remove(&self, job: &JobRecord) -> Result<(), Left> {
-        let _turn = self.studio.turn(&job.id).await;
-        match self.studio.workspaces().open(&job.workspace).await {
-            Ok(workspace) => {
-                if let Err(error) = workspace.destroy(Unsaved::Unwanted).await {
-                    close(&workspace).await;
-                    return Err(Left::Again(chain(&error)));
-                }
-            }
-            Err(OpenError::NotFound(_)) => {}
-            Err(error) => return Err(Left::Again(chain(&error))),
-        }
-        if self.studio.records().is_waited_for(&job.workspace).await.map_err(StudioError::from)? {
-            return Err(Left::Again("another build is about to begin from its files".to_owned()));
-        }
-        let files: SnapshotsOf = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
-        let removed = self.studio.workspaces().remove_snapshots_of(&files).await;
-        removed.map_err(StudioError::unavailable)?;
-        if let Some(run) = &job.run {
-            let forgotten = self.studio.inner.runs.remove(run).await;
-            forgotten.map_err(StudioError::unavailable)?;
-        }
+        self.host.erase(job).await?;
         let forgotten = self.studio.records().forget(&job.id, self.attempt).await.map_err(StudioError::from)?;
         if !forgotten {
             return Err(Left::Lost);

@@ -9,19 +9,23 @@ mod base;
 mod build;
 mod copy;
 mod errand;
+mod host;
 mod lease;
 mod run;
+#[cfg(test)]
+pub(crate) mod simulation;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span, warn};
 
+use self::host::WorkspaceHost;
 use crate::chain;
 use crate::records::JobRecord;
 use crate::studio::Studio;
@@ -44,8 +48,8 @@ pub async fn work(studio: Studio, stop: CancellationToken) {
             match studio.records().claim(settings.lease, None).await {
                 Ok(Some(job)) => {
                     let span = info_span!("build", job = %job.id, attempt = job.attempt);
-                    let build = build::build(studio.clone(), job, stop.clone(), Some(place));
-                    builds.spawn(build.instrument(span));
+                    let (studio, stop) = (studio.clone(), stop.clone());
+                    builds.spawn(build_in_workspace(studio, job, stop, Some(place)).instrument(span));
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -75,7 +79,17 @@ pub async fn work(studio: Studio, stop: CancellationToken) {
 pub(crate) async fn errand(studio: Studio, job: JobRecord) {
     let stop = studio.inner.stop.clone();
     let span = info_span!("errand", job = %job.id, attempt = job.attempt);
-    build::build(studio, job, stop, None).instrument(span).await;
+    build_in_workspace(studio, job, stop, None).instrument(span).await;
+}
+
+async fn build_in_workspace(
+    studio: Studio,
+    job: JobRecord,
+    stop: CancellationToken,
+    place: Option<OwnedSemaphorePermit>,
+) {
+    let host = WorkspaceHost { studio: studio.clone() };
+    build::build(&host, &studio, job, stop, place).await;
 }
 
 /// Previews that somebody woke and whose time is nearly over.
