@@ -1,5 +1,8 @@
 //! Why the node refuses or fails, each named by what the caller can do about it.
 
+use std::fmt;
+use std::path::PathBuf;
+
 use crate::id::SandboxId;
 use crate::lifecycle::State;
 use crate::ports::{EngineError, RecordsError};
@@ -22,12 +25,39 @@ pub enum SandboxError {
     /// It was deleted while a sandbox that mounts it was being made.
     #[error("volume '{0}' not found")]
     VolumeGone(String),
+    /// A record names files that the pool does not have. They are never replaced by empty ones: the caller restores a copy
+    /// of its own, or the operator brings them back.
+    #[error(
+        "the files of {owner} are missing from the pool at {}, and nothing was started in their place; \
+         `sandbar recover` lists what can be brought back",
+        path.display()
+    )]
+    FilesMissing { owner: FilesOwner, path: PathBuf },
     #[error("the server is stopping")]
     Stopping,
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
     Records(#[from] RecordsError),
+}
+
+/// Whose files are missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilesOwner {
+    Sandbox(SandboxId),
+    /// By its id or name; a snapshot is one, too.
+    Template(String),
+    Volume(String),
+}
+
+impl fmt::Display for FilesOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sandbox(id) => write!(f, "sandbox {id}"),
+            Self::Template(name) => write!(f, "template '{name}'"),
+            Self::Volume(name) => write!(f, "volume '{name}'"),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

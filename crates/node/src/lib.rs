@@ -48,7 +48,7 @@ pub use config::SandboxesConfig;
 pub use egress::{
     EVERYTHING, Egress, InvalidEgress, Lists as EgressLists, ProxyLists as EgressProxy, ProxyTlsLists as EgressProxyTls,
 };
-pub use error::{CreateError, OpenError, SandboxError};
+pub use error::{CreateError, FilesOwner, OpenError, SandboxError};
 pub use faults::Point;
 pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
 pub use images::Credentials;

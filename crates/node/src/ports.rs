@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::error::Error;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -65,6 +65,9 @@ pub enum EngineError {
     /// Free disk space, then try again.
     #[error("no space left for sandboxes on this machine")]
     NoSpace,
+    /// Files that were to be opened or copied are not there. Opening never makes them.
+    #[error("files {files} are missing from the pool at {}", path.display())]
+    FilesMissing { files: FilesId, path: PathBuf },
     #[error("{what}")]
     Failed { what: &'static str, source: Box<dyn Error + Send + Sync> },
 }

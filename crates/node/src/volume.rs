@@ -9,7 +9,7 @@ use engine::volume::VolumeDirectory;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
-use crate::error::SandboxError;
+use crate::error::{FilesOwner, SandboxError};
 use crate::id::{FilesId, Token, random_name};
 use crate::node::Node;
 use crate::ports::{EngineError, Records, RecordsError};
@@ -183,7 +183,14 @@ impl Node {
     pub async fn volume_directory(&self, id: &str) -> Result<VolumeDirectory, VolumeError> {
         let (volume, directory) = self.world.volumes.find(id).ok_or_else(|| VolumeError::NotFound(id.to_owned()))?;
         let open = || self.world.engine.open_volume(&volume.files, self.world.config.volume_bytes());
-        Ok(directory.get_or_try_init(open).await?.clone())
+        let opened = directory.get_or_try_init(open).await;
+        let opened = opened.map_err(|error| match error {
+            EngineError::FilesMissing { path, .. } => {
+                SandboxError::FilesMissing { owner: FilesOwner::Volume(volume.name.clone()), path }
+            }
+            other => other.into(),
+        });
+        Ok(opened?.clone())
     }
 
     /// The volume called `name`, to be mounted at `path`.

@@ -6,10 +6,11 @@ use http::{HeaderValue, Response, StatusCode};
 use node::ports::EngineError;
 use node::template::{ChangeError, TemplateError};
 use node::{
-    BuildError, CreateError, InvalidSandboxId, SandboxError, SecretError, SnapshotError, UploadError, VolumeError,
+    BuildError, CreateError, FilesOwner, InvalidSandboxId, SandboxError, SecretError, SnapshotError, UploadError,
+    VolumeError,
 };
 use protocol::headers::SHOULD_RETRY;
-use protocol::rest::ErrorBody;
+use protocol::rest::{ErrorBody, SANDBOX_FILES_MISSING, TEMPLATE_FILES_MISSING, VOLUME_FILES_MISSING};
 
 use crate::body::{self, Body};
 
@@ -89,6 +90,18 @@ impl From<SandboxError> for Failure {
             SandboxError::GuestUnresponsive(_) => Self::new(StatusCode::CONFLICT, error.to_string())
                 .with_code("sandbox_snapshot_guest_agent_unresponsive"),
             SandboxError::VolumeGone(_) => Self::bad_request(format!("volumeMounts: {error}")),
+            SandboxError::FilesMissing { owner, .. } => {
+                let code = match owner {
+                    FilesOwner::Sandbox(_) => SANDBOX_FILES_MISSING,
+                    FilesOwner::Template(_) => TEMPLATE_FILES_MISSING,
+                    FilesOwner::Volume(_) => VOLUME_FILES_MISSING,
+                };
+                Self::new(StatusCode::GONE, error.to_string()).with_code(code)
+            }
+            // What a build begins with; sandboxes and volumes say whose files they are.
+            SandboxError::Engine(EngineError::FilesMissing { .. }) => {
+                Self::new(StatusCode::GONE, error.to_string()).with_code(TEMPLATE_FILES_MISSING)
+            }
             SandboxError::Full { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()),
             SandboxError::Stopping | SandboxError::Engine(EngineError::NoSpace) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, StreamBody};
 use jiff::Timestamp;
 use node::volume_content::{ContentError, Entry, InvalidPath, Kind, Owner, VolumeDirectory, VolumePath};
 use node::{SandboxError, VolumeError};
+use protocol::rest::VOLUME_FILES_MISSING;
 use protocol::rest::volume::{EntryKind, VolumeEntry, VolumeEntryUpdate, VolumeErrorBody};
 use subtle::ConstantTimeEq;
 use tokio::io::AsyncWriteExt;
@@ -76,6 +77,9 @@ impl From<VolumeError> for Refusal {
     fn from(error: VolumeError) -> Self {
         match error {
             VolumeError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
+            VolumeError::Node(SandboxError::FilesMissing { .. }) => {
+                Self::new(StatusCode::GONE, VOLUME_FILES_MISSING, error.to_string())
+            }
             VolumeError::Node(SandboxError::Stopping) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", error.to_string())
             }

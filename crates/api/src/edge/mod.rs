@@ -109,6 +109,7 @@ async fn reach(app: &App, target: &Target, headers: &http::HeaderMap) -> Result<
             Ok(live) => Ok(Way::new(live, &record, target)),
             Err(SandboxError::NotFound(_) | SandboxError::NotRunning { .. }) => Err(Refusal::NotFound),
             Err(SandboxError::Full { .. }) => Err(Refusal::Full),
+            Err(SandboxError::FilesMissing { .. }) => Err(Refusal::FilesMissing),
             Err(error) => {
                 warn!(sandbox = %target.id, %error, "traffic could not wake the sandbox");
                 Err(Refusal::CannotWake)

@@ -113,6 +113,15 @@ fn text(refusal: Refusal, Target { id, port }: &Target) -> Text {
             "The sandbox is asleep and cannot be woken: as many run as this server allows.".to_owned(),
             "End or pause another one, then reload this page.".to_owned(),
         ),
+        Refusal::FilesMissing => said(
+            "The sandbox's files are missing",
+            "It is paused, and the server's pool does not have its files any more. It was not started empty in their place."
+                .to_owned(),
+            format!(
+                "Who runs the server can look for them: <code>sandbar recover</code> lists what can be brought back, and \
+                 <code>sandbar recover {id}</code> does it."
+            ),
+        ),
         Refusal::CannotWake => said(
             "The sandbox could not be woken",
             "It is asleep, and waking it failed.".to_owned(),

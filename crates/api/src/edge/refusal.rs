@@ -25,6 +25,8 @@ pub(super) enum Refusal {
     TrafficTokenWrong,
     Changing,
     Full,
+    /// Its files are not in the pool any more.
+    FilesMissing,
     CannotWake,
 }
 
@@ -54,6 +56,7 @@ impl Refusal {
             Self::TrafficTokenMissing | Self::TrafficTokenWrong => StatusCode::FORBIDDEN,
             Self::Changing => StatusCode::CONFLICT,
             Self::Full => StatusCode::TOO_MANY_REQUESTS,
+            Self::FilesMissing => StatusCode::GONE,
         }
     }
 
@@ -67,6 +70,7 @@ impl Refusal {
             Self::TrafficTokenWrong => "The sandbox is private: header e2b-traffic-access-token is wrong",
             Self::Changing => "The sandbox is being paused or resumed",
             Self::Full => "The sandbox cannot be resumed: the machine has no room for it",
+            Self::FilesMissing => "The sandbox cannot be resumed: its files are missing from the server's pool",
             Self::CannotWake => "The sandbox could not be resumed",
         }
     }

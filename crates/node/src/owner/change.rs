@@ -43,7 +43,7 @@ impl Owner {
                 self.machine = Some(machine);
                 self.world.records.insert(&self.record, repeatable).await.map_err(SandboxError::from)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.name_missing(error)),
         };
         match &started {
             Ok(()) => {
@@ -220,7 +220,7 @@ impl Owner {
                 self.machine = Some(machine);
                 self.world.records.update(&self.record).await.map_err(SandboxError::from)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.name_missing(error)),
         };
         match resumed {
             Ok(()) => {

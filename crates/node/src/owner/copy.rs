@@ -23,7 +23,7 @@ impl Owner {
             state => return Err(SandboxError::NotRunning { id: self.record.id.clone(), state }),
         };
         let elapsed = began.elapsed();
-        copied?;
+        copied.map_err(|error| self.name_missing(error))?;
         let message = format!("{purpose} made of the files; memory and processes are not part of it ({elapsed:.1?})");
         self.note(LogLevel::Info, &message);
         info!(sandbox = %self.record.id, ?elapsed, "{purpose} made");

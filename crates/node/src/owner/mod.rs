@@ -23,7 +23,7 @@ use tracing::{debug, warn};
 
 use crate::clock;
 use crate::egress::Egress;
-use crate::error::SandboxError;
+use crate::error::{FilesOwner, SandboxError};
 use crate::guest_call;
 use crate::id::FilesId;
 use crate::lifecycle::{self, Event, Kept, State};
@@ -261,6 +261,18 @@ impl Owner {
             self.note(LogLevel::Error, "the template's start command could not be started");
         }
         Ok(machine)
+    }
+
+    /// Says whose files are missing, where the engine knows only their name in the pool.
+    fn name_missing(&self, error: EngineError) -> SandboxError {
+        let EngineError::FilesMissing { files, path } = error else { return error.into() };
+        let mount = self.record.volumes.iter().find(|mount| mount.files == files);
+        let owner = match mount {
+            Some(mount) => FilesOwner::Volume(mount.name.clone()),
+            None if files == FilesId::from(&self.record.id) => FilesOwner::Sandbox(self.record.id.clone()),
+            None => FilesOwner::Template(self.record.template.id.clone()),
+        };
+        SandboxError::FilesMissing { owner, path }
     }
 
     /// Tells the guest until when it may live, now or as soon as it listens, without keeping anybody waiting.

@@ -165,6 +165,9 @@ pub enum CreateError {
     /// The idempotency key was used before, for another request or one that still runs.
     #[error("cannot create a sandbox: the idempotency key is taken: {message}")]
     KeyTaken { message: String },
+    /// The service knows the template, snapshot or volume and does not have its files. Build it again.
+    #[error("cannot create a sandbox from {template:?}: {message}")]
+    FilesMissing { template: String, message: String },
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -175,7 +178,7 @@ impl Client {
     /// Dropping the future gives up waiting: a sandbox that was made nonetheless ends by its lifetime.
     ///
     /// # Errors
-    /// [`CreateError::TemplateNotFound`], or what may happen to any call.
+    /// [`CreateError::TemplateNotFound`], [`CreateError::FilesMissing`], or what may happen to any call.
     pub async fn create(&self, create: impl Into<Create> + Send) -> Result<Sandbox, CreateError> {
         let Create { body, key } = create.into();
         let template = body.template_id.clone().unwrap_or_default();
@@ -185,6 +188,9 @@ impl Client {
         match request.json_of_either::<rest::Sandbox>("/sandboxes").await {
             Ok(made) => Ok(Sandbox::new(self, made)?),
             Err(Failure::Refused(refusal)) => Err(match refusal.status {
+                410 if refusal.is(rest::TEMPLATE_FILES_MISSING) || refusal.is(rest::VOLUME_FILES_MISSING) => {
+                    CreateError::FilesMissing { template, message: refusal.message }
+                }
                 404 => CreateError::TemplateNotFound { template, message: refusal.message },
                 409 | 422 if refusal.code.as_deref().is_some_and(|code| code.starts_with("idempotency")) => {
                     CreateError::KeyTaken { message: refusal.message }

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use protocol::headers::{IDEMPOTENCY_KEY, TOTAL_RUNNING};
 use protocol::rest::{
     Connect, ErrorBody, Fork, ForkResult, ListedSandbox, NetworkUpdate, NewSandbox, NewSnapshot, Pause, Refresh,
-    Resume, SandboxLog, SandboxLogEntry, SandboxLogPage, SandboxLogs, SandboxMetric, SandboxState, SandboxesMetrics,
-    Timeout,
+    Resume, SANDBOX_FILES_MISSING, SandboxLog, SandboxLogEntry, SandboxLogPage, SandboxLogs, SandboxMetric,
+    SandboxState, SandboxesMetrics, Timeout,
 };
 
 use super::Shared;
@@ -137,6 +137,11 @@ fn list(world: &World, asked: &Asked) -> Answer {
 /// Calls on one sandbox.
 fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], second: bool) -> Served {
     let running = sandbox.state == SandboxState::Running;
+    if !running && sandbox.files_missing && matches!(rest, ["connect" | "resume"]) {
+        let message = format!("the files of sandbox {} are missing", sandbox.id);
+        let error_code = Some(SANDBOX_FILES_MISSING.to_owned());
+        return Err(json(410, &ErrorBody { code: 410, message, error_code }));
+    }
     match (method, rest, second) {
         ("GET", [], false) => Ok(json(200, &sandbox.detail())),
         ("POST", ["connect"], _) => {

@@ -70,6 +70,8 @@ pub(super) struct HeldSandbox {
     pub(super) asked: NewSandbox,
     pub(super) network: Network,
     pub(super) files: BTreeMap<String, Node>,
+    /// The files are gone although the sandbox is known: see `Server::lose_files`.
+    pub(super) files_missing: bool,
     pub(super) processes: Processes,
     pub(super) log: Vec<SandboxLogEntry>,
     pub(super) clock: Clock,
@@ -165,6 +167,7 @@ impl World {
             network,
             asked,
             files: home.into_iter().chain(files).collect(),
+            files_missing: false,
             processes: Processes::default(),
             log: Vec::new(),
             clock: self.clock,

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use sandbar_sdk::testing::{FakeServer, Fault};
 use sandbar_sdk::{
-    CallError, Client, ConfigError, Connect, Create, CreateError, NewSnapshot, Pause, PauseOutcome, SandboxError,
+    CallError, Client, ConfigError, Connect, Create, CreateError, NewSnapshot, Pause, PauseOutcome, Resume,
+    SandboxError,
 };
 
 fn client_of(address: SocketAddr) -> Client {
@@ -182,4 +183,26 @@ async fn secrets_are_in_no_debug_output_and_no_error() {
     {
         assert!(!shown.contains(secret), "{shown}");
     }
+}
+
+#[tokio::test]
+async fn missing_files_are_told_apart_from_a_missing_sandbox() {
+    let server = FakeServer::start().await;
+    let client = server.client();
+    let sandbox = client.create("base").await.expect("a sandbox");
+    sandbox.pause(Pause::files_only()).await.expect("it is paused");
+    server.lose_files(sandbox.id());
+    for error in [
+        client.connect(sandbox.id(), Connect::default()).await.expect_err("there is nothing to resume"),
+        client.resume(sandbox.id(), Resume::default()).await.expect_err("there is nothing to resume"),
+    ] {
+        assert!(matches!(&error, SandboxError::FilesMissing { id, .. } if id == sandbox.id()), "{error:?}");
+        assert!(error.to_string().contains("are missing"), "{error}");
+    }
+    client.info(sandbox.id()).await.expect("the record is still there");
+
+    let body = r#"{"code":410,"message":"gone","error_code":"template_files_missing"}"#;
+    server.fail_next("POST /v2/sandboxes", 1, Fault::answer(410, body));
+    let error = client.create("base").await.expect_err("the template has no files");
+    assert!(matches!(&error, CreateError::FilesMissing { template, .. } if template == "base"), "{error:?}");
 }

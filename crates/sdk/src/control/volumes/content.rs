@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
+use protocol::rest::VOLUME_FILES_MISSING;
 use protocol::rest::volume::{VolumeAndToken, VolumeEntry, VolumeEntryUpdate};
 use reqwest::{RequestBuilder, Response};
 use serde::de::DeserializeOwned;
@@ -25,6 +26,9 @@ pub enum VolumeError {
     NotFound { volume: String },
     #[error("{path:?} does not exist in volume {volume:?}")]
     PathNotFound { volume: String, path: String },
+    /// The service knows the volume and does not have its files.
+    #[error("the files of volume {volume:?} cannot be reached: {message}")]
+    FilesMissing { volume: String, message: String },
     /// The content could not be read to its end.
     #[error("the content for {path:?} in volume {volume:?} cannot be read")]
     Source { volume: String, path: String, source: std::io::Error },
@@ -275,6 +279,9 @@ impl Volume {
         sent.map_err(|failure| match failure {
             Failure::Refused(Refusal { status: 404, .. }) => {
                 VolumeError::PathNotFound { volume: self.name.clone(), path: path.to_owned() }
+            }
+            Failure::Refused(refusal) if refusal.is(VOLUME_FILES_MISSING) => {
+                VolumeError::FilesMissing { volume: self.name.clone(), message: refusal.message }
             }
             other => other.into_error(call).into(),
         })
