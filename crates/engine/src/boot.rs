@@ -31,7 +31,7 @@ use crate::rootless::Identity;
 use crate::sealed_file::sealed_file;
 use crate::standing::Standing;
 use crate::volume::volume_files;
-use crate::{Boot, EngineConfig, Instance, Limits, Mount, net, rootfs::Template};
+use crate::{Boot, BootFiles, EngineConfig, Instance, Limits, Mount, net, rootfs::Template};
 
 /// A boot takes milliseconds; on a machine that is overloaded by hundreds of them, seconds.
 const BOOT_LIMIT: Duration = Duration::from_secs(30);
@@ -196,7 +196,7 @@ impl Workshop {
     }
 
     pub(crate) fn start(&self, boot: Boot, config: &Arc<EgressConfig>) -> Result<Started, EngineError> {
-        let Boot { name, template, limits, egress, volumes, boot_id, hostname, guest_config } = boot;
+        let Boot { name, files, template, limits, egress, volumes, boot_id, hostname, guest_config } = boot;
         check_name(&name)?;
         if !template.is_sound() {
             return Err(EngineError::Invalid("the template names no root, or one place twice".to_owned()));
@@ -207,7 +207,10 @@ impl Workshop {
         let ids = self.ranges.take().map_err(EngineError::TooMany)?;
         let limit = u64::from(limits.disk_mb) << 20;
         // A full volume must boot: mounting takes a little room, else the overlay turns read-only.
-        let volume = self.pool.volume(&name, limit + ROOM_TO_MOUNT)?;
+        let volume = match files {
+            BootFiles::Create => self.pool.create_volume(&name, limit + ROOM_TO_MOUNT)?,
+            BootFiles::Open => self.open_files(&name, limit + ROOM_TO_MOUNT)?,
+        };
         let writable =
             prepare_volume(&volume, &template, limit).map_err(EngineError::io(format!("prepare volume {name}")))?;
         watch.mark("volume ready");
@@ -244,13 +247,20 @@ impl Workshop {
         Ok(Started { instance, network, volume, scaffold })
     }
 
+    /// A volume without what its sandbox wrote, as a power cut may leave one, is as good as none.
+    fn open_files(&self, name: &str, limit_bytes: u64) -> Result<Volume, EngineError> {
+        let volume = self.pool.open_volume(name, limit_bytes)?;
+        let path = volume.path().join(WRITABLE);
+        if path.is_dir() { Ok(volume) } else { Err(EngineError::FilesMissing { name: name.to_owned(), path }) }
+    }
+
     fn shared(&self, volume: &str, at: PathBuf) -> Result<Shared, EngineError> {
         check_name(volume)?;
         let source = volume_files(&self.pool.path_of(volume));
         if source.is_dir() {
             Ok(Shared { at, source })
         } else {
-            Err(EngineError::Invalid(format!("volume {volume} does not exist")))
+            Err(EngineError::FilesMissing { name: volume.to_owned(), path: source })
         }
     }
 

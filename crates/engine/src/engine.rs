@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 
+use serde_json::Value;
 use tokio::task::AbortHandle;
 use tracing::warn;
 
@@ -19,13 +20,13 @@ use crate::delegation;
 use crate::error::EngineError;
 use crate::machine::{Inner, Machine, remove_socket};
 use crate::net::{EgressConfig, Policy};
-use crate::pool::Pool;
+use crate::pool::{Pool, Trashed};
 use crate::root::{self, NewRoot};
 use crate::rootfs::{BaseTemplate, Template};
 use crate::rootless::{Identity, note_ids};
 use crate::standing::{Standing, differences};
 use crate::sys::watch;
-use crate::volume::VolumeDirectory;
+use crate::volume::{VolumeDirectory, holds_content, volume_files};
 use crate::{Boot, EngineConfig, Instance, LAYERS, blocking};
 
 /// The sandboxes of one data directory on this machine. Cheap to clone.
@@ -173,8 +174,9 @@ impl Engine {
         }))
     }
 
-    /// Ends every sandbox that is not in `keep_running` and removes the files of all that are not in `keep_files`; gives the names of
-    /// what was removed in either way. Finds what a server or launcher that was killed left behind.
+    /// Ends every sandbox that is not in `keep_running` and moves the files of all that are not in `keep_files` to the trash,
+    /// but for volumes that have content, which stay where they are. Gives the names of what was ended or moved. Finds what
+    /// a server or launcher that was killed left behind.
     pub async fn sweep(
         &self,
         keep_running: &HashSet<String>,
@@ -189,6 +191,49 @@ impl Engine {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || Ok(shared.workshop.pool.remove(&name)?)).await
+    }
+
+    /// The names of all files there are, those of volumes too.
+    pub async fn files(&self) -> Result<Vec<String>, EngineError> {
+        let shared = self.0.clone();
+        blocking(move || Ok(shared.workshop.pool.list()?)).await
+    }
+
+    /// Keeps beside the files `name` what they are, so that a lost record can be written again.
+    pub async fn write_note(&self, name: &str, note: Value) -> Result<(), EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || Ok(shared.workshop.pool.write_note(&name, &note)?)).await
+    }
+
+    /// What was last written about the files `name`.
+    pub async fn note(&self, name: &str) -> Result<Option<Value>, EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || Ok(shared.workshop.pool.note(&name))).await
+    }
+
+    /// Whether the files `name` are those of a volume, see [`Engine::create_volume`].
+    pub fn is_volume(&self, name: &str) -> bool {
+        volume_files(&self.0.workshop.pool.path_of(name)).is_dir()
+    }
+
+    /// What sweeps have moved to the trash.
+    pub async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
+        let shared = self.0.clone();
+        blocking(move || Ok(shared.workshop.pool.trash()?)).await
+    }
+
+    /// Brings files back from the trash.
+    /// # Errors
+    /// [`EngineError::FilesMissing`] when they are not in it.
+    pub async fn take_from_trash(&self, name: &str) -> Result<(), EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || Ok(shared.workshop.pool.take_from_trash(&name)?)).await
+    }
+
+    /// Deletes files from the trash; absent is success.
+    pub async fn delete_from_trash(&self, name: &str) -> Result<(), EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || Ok(shared.workshop.pool.delete_from_trash(&name)?)).await
     }
 
     /// Gives `to`, which has none, a copy of the files of `from`, which may boot under that name or be copied again. At once on
@@ -206,7 +251,15 @@ impl Engine {
         blocking(move || shared.workshop.pool.sync().map_err(EngineError::io("write the pool out"))).await
     }
 
-    /// Makes a volume that sandboxes can have, see [`Boot::volumes`], or opens it. [`Engine::remove_files`] removes it.
+    /// Makes a volume that sandboxes can have, see [`Boot::volumes`]. [`Engine::remove_files`] removes it.
+    pub async fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || shared.workshop.create_volume(&name, limit_bytes)).await
+    }
+
+    /// Opens a volume.
+    /// # Errors
+    /// [`EngineError::FilesMissing`] when it is not there.
     pub async fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || shared.workshop.open_volume(&name, limit_bytes)).await
@@ -260,7 +313,7 @@ impl Shared {
         let Some(Record { limit_bytes, shared_bytes, .. }) = Record::read(&pool.path_of(&name)) else {
             return Ok(None);
         };
-        let volume = pool.volume(&name, limit_bytes)?;
+        let volume = pool.open_volume(&name, limit_bytes)?;
         volume.set_allowance(shared_bytes).map_err(EngineError::io(format!("limit volume {name}")))?;
         let ids = self.workshop.ranges.adopt(instance.pid);
         let scaffold = Scaffold::adopted(name, group, socket, ids, process);
@@ -308,8 +361,9 @@ impl Workshop {
             }
         }
         for name in self.pool.list()? {
-            if !keep_files.contains(&name) && !keep_running.contains(&name) {
-                self.pool.remove(&name)?;
+            let is_named = keep_files.contains(&name) || keep_running.contains(&name);
+            if !is_named && !holds_content(&self.pool.path_of(&name)) {
+                self.pool.move_to_trash(&name)?;
                 removed.insert(name);
             }
         }

@@ -1,6 +1,7 @@
 //! What can go wrong in the engine, by what the caller can do about it.
 
 use std::io;
+use std::path::PathBuf;
 
 use crate::cgroup::CgroupError;
 use crate::pool::PoolError;
@@ -17,6 +18,9 @@ pub enum EngineError {
     /// The name is no sandbox name, or the request contradicts itself: the caller's mistake.
     #[error("invalid request: {0}")]
     Invalid(String),
+    /// Files that were to be booted, mounted or copied are not in the pool: nothing was made in their place.
+    #[error("files {name} are missing from the pool at {}", path.display())]
+    FilesMissing { name: String, path: PathBuf },
     /// Every range of ids is in use: fewer sandboxes at once.
     #[error("{0} sandboxes run already, and there are no more ids")]
     TooMany(usize),
@@ -43,6 +47,10 @@ impl EngineError {
 
 impl From<PoolError> for EngineError {
     fn from(error: PoolError) -> Self {
-        if matches!(error, PoolError::NoSpace { .. }) { Self::NoSpace(error) } else { Self::Pool(error) }
+        match error {
+            PoolError::NoSpace { .. } => Self::NoSpace(error),
+            PoolError::Missing { name, path } => Self::FilesMissing { name, path },
+            other => Self::Pool(other),
+        }
     }
 }

@@ -66,6 +66,7 @@ pub struct Limits {
 pub struct Boot {
     /// The sandbox's name: lower-case letters and digits. Its files are kept under this name across boots.
     pub name: String,
+    pub files: BootFiles,
     /// Read-only layers beneath the sandbox's own, newest first; see [`Engine::base_template`].
     pub template: rootfs::Template,
     pub limits: Limits,
@@ -78,6 +79,15 @@ pub struct Boot {
     pub hostname: String,
     /// Handed to the guest on descriptor 4; the engine does not read it.
     pub guest_config: Vec<u8>,
+}
+
+/// Where the files of a boot come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BootFiles {
+    /// There are none under that name, and empty ones are made: the first boot of a sandbox of the base.
+    Create,
+    /// They are there, from an earlier boot or a copy. Missing ones fail the boot.
+    Open,
 }
 
 /// A volume in a sandbox.

@@ -41,7 +41,7 @@ impl Workshop {
         limit_bytes: u64,
         fill: impl FnOnce(&NewRoot) -> Result<(), E>,
     ) -> Result<Result<Vec<String>, E>, EngineError> {
-        let volume = self.pool.volume(name, limit_bytes + ROOM_TO_MOUNT)?;
+        let volume = self.pool.create_volume(name, limit_bytes + ROOM_TO_MOUNT)?;
         let failed = || EngineError::io(format!("make the root of volume {name}"));
         let root = prepare(volume.path(), self.standing).map_err(failed());
         let made = root.and_then(|root| match fill(&root) {

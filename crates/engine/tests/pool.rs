@@ -83,7 +83,8 @@ fn a_volume_takes_no_more_than_its_limit_and_its_neighbour_is_not_disturbed() {
     let data = Data::new();
     let pool = data.pool();
     assert_eq!((pool.kind(), pool.shortcoming()), (PoolKind::LoopBtrfs, None));
-    let (small, other) = (pool.volume("small", 64 * MIB).unwrap(), pool.volume("other", 256 * MIB).unwrap());
+    let (small, other) =
+        (pool.create_volume("small", 64 * MIB).unwrap(), pool.create_volume("other", 256 * MIB).unwrap());
     assert!(small.is_limit_hard());
 
     let (written, refusal) = fill(&small.path().join("file"), 256 * MIB);
@@ -108,7 +109,7 @@ fn a_volume_takes_no_more_than_its_limit_and_its_neighbour_is_not_disturbed() {
 fn what_is_written_counts_before_it_is_on_disk() {
     let data = Data::new();
     let pool = data.pool();
-    let volume = pool.volume("box", 64 * MIB).unwrap();
+    let volume = pool.create_volume("box", 64 * MIB).unwrap();
     fs::write(volume.path().join("file"), vec![1; 10 * MIB as usize]).unwrap();
     let used = volume.used_bytes().unwrap();
     assert!((10 * MIB..12 * MIB).contains(&used), "{used} counted");
@@ -118,7 +119,7 @@ fn what_is_written_counts_before_it_is_on_disk() {
 fn volumes_outlive_the_pool_and_the_image_is_attached_once() {
     let data = Data::new();
     let pool = data.pool();
-    let volume = pool.volume("kept", 64 * MIB).unwrap();
+    let volume = pool.create_volume("kept", 64 * MIB).unwrap();
     fs::write(volume.path().join("file"), "content").unwrap();
     assert_eq!(loop_devices_of(data.path()), 1);
 
@@ -133,7 +134,7 @@ fn volumes_outlive_the_pool_and_the_image_is_attached_once() {
     let pool = data.pool();
     assert_eq!(loop_devices_of(data.path()), 1, "the device that has the image is used again");
     assert_eq!(pool.list().unwrap(), ["kept"]);
-    let volume = pool.volume("kept", 32 * MIB).unwrap();
+    let volume = pool.open_volume("kept", 32 * MIB).unwrap();
     assert_eq!(fs::read_to_string(volume.path().join("file")).unwrap(), "content");
     fs::write(volume.path().join("new"), "new").unwrap();
     assert_eq!(fs::read_to_string(other.join("kept/new")).unwrap(), "new", "both are one file system");
@@ -157,7 +158,7 @@ fn removing_gives_the_space_back_to_the_host() {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(data.path().join("pool.img")).unwrap().blocks() * 512
     };
-    let volume = pool.volume("gone", 512 * MIB).unwrap();
+    let volume = pool.create_volume("gone", 512 * MIB).unwrap();
     assert!(fill(&volume.path().join("file"), 256 * MIB).1.is_none());
     let before = allocated();
     assert!(before > 256 * MIB);
@@ -180,7 +181,7 @@ fn no_quota_group_is_left_when_volumes_are_gone() {
         ids.filter(|id| *id != "0/5").map(str::to_owned).collect()
     };
     for name in ["a", "b", "c"] {
-        let volume = pool.volume(name, 64 * MIB).unwrap();
+        let volume = pool.create_volume(name, 64 * MIB).unwrap();
         fs::write(volume.path().join("file"), vec![1; MIB as usize]).unwrap();
     }
     assert_eq!(groups().len(), 3);
@@ -189,7 +190,7 @@ fn no_quota_group_is_left_when_volumes_are_gone() {
     }
     eventually("the end of the quota groups", || {
         sync(data.path());
-        pool.volume("d", MIB).unwrap();
+        pool.create_volume("d", MIB).unwrap();
         pool.remove("d").unwrap();
         // The last one removed waits for the next removal.
         groups().len() <= 1
@@ -235,7 +236,7 @@ fn directories_stand_in_where_no_image_can_be_had() {
     let pool = Pool::open(data.path(), MIB).unwrap();
     assert_eq!(pool.kind(), PoolKind::Directory);
     assert!(pool.shortcoming().is_some_and(|why| why.contains("too few")), "{:?}", pool.shortcoming());
-    let volume = pool.volume("box", MIB).unwrap();
+    let volume = pool.create_volume("box", MIB).unwrap();
     assert!(!volume.is_limit_hard());
     fs::create_dir(volume.path().join("inner")).unwrap();
     fs::write(volume.path().join("inner/file"), vec![1; 3 * MIB as usize]).unwrap();
@@ -258,10 +259,10 @@ fn a_btrfs_host_is_used_as_it_is_only_if_its_quotas_are_on() {
     let data = Data::new();
     // A btrfs for the data directory to be on, made by a pool of its own.
     let outer = data.pool();
-    let host = outer.volume("host", 3 << 30).unwrap();
+    let host = outer.create_volume("host", 3 << 30).unwrap();
     let pool = Pool::open(host.path(), IMAGE).unwrap();
     assert_eq!(pool.kind(), PoolKind::NativeBtrfs);
-    let volume = pool.volume("box", 16 * MIB).unwrap();
+    let volume = pool.create_volume("box", 16 * MIB).unwrap();
     let (_, refusal) = fill(&volume.path().join("file"), 64 * MIB);
     assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT));
     drop(volume);
@@ -276,7 +277,7 @@ fn a_btrfs_host_is_used_as_it_is_only_if_its_quotas_are_on() {
     let flags = Command::new("lsattr").arg(host.path().join("pool.img")).output().unwrap();
     let flags = String::from_utf8(flags.stdout).unwrap();
     assert!(flags.split_whitespace().next().is_some_and(|flags| flags.contains('C')), "not copy-on-write: {flags}");
-    let volume = pool.volume("box", 16 * MIB).unwrap();
+    let volume = pool.create_volume("box", 16 * MIB).unwrap();
     let (_, refusal) = fill(&volume.path().join("file"), 64 * MIB);
     assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT));
 }
@@ -289,7 +290,7 @@ fn sandboxes_cannot_fill_the_host() {
     rustix::mount::mount("tmpfs", &host, "tmpfs", MountFlags::empty(), c"size=1300m").unwrap();
     let pool = Pool::open(&host, IMAGE).unwrap();
     assert!(pool.free_bytes().unwrap() <= 1300 * MIB, "never more than the host has");
-    let (one, two) = (pool.volume("one", 2 << 30).unwrap(), pool.volume("two", 2 << 30).unwrap());
+    let (one, two) = (pool.create_volume("one", 2 << 30).unwrap(), pool.create_volume("two", 2 << 30).unwrap());
 
     // 1 GiB is kept free, so 276 MiB are there for both volumes together.
     assert!(fill(&one.path().join("file"), 100 * MIB).1.is_none());
@@ -302,9 +303,9 @@ fn sandboxes_cannot_fill_the_host() {
     let ballast = vec![1; 260 * MIB as usize];
     fs::write(host.join("ballast"), &ballast).unwrap();
     pool.guard().unwrap();
-    let error = pool.volume("three", MIB).expect_err("less than the reserve is left");
+    let error = pool.create_volume("three", MIB).expect_err("less than the reserve is left");
     assert!(matches!(error, PoolError::NoSpace { .. }), "{error:?}");
-    pool.volume("one", 2 << 30).expect("what exists can still be opened");
+    pool.open_volume("one", 2 << 30).expect("what exists can still be opened");
     let (_, refusal) = fill(&two.path().join("file"), 300 * MIB);
     assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT));
     fs::remove_file(two.path().join("file")).unwrap();
@@ -312,7 +313,7 @@ fn sandboxes_cannot_fill_the_host() {
     fs::remove_file(host.join("ballast")).unwrap();
     eventually("the return of what was deleted", || {
         pool.guard().unwrap();
-        pool.volume("three", MIB).is_ok()
+        pool.create_volume("three", MIB).is_ok()
     });
     assert!(fill(&two.path().join("file"), 100 * MIB).1.is_none());
     drop((one, two, pool));
@@ -324,7 +325,7 @@ fn names_cannot_leave_the_pool() {
     let data = Data::new();
     let pool = data.pool();
     for name in ["", ".", "..", "a/b", "../pool.img", ".hidden", "a\0b"] {
-        assert!(matches!(pool.volume(name, MIB), Err(PoolError::InvalidName(_))), "{name:?}");
+        assert!(matches!(pool.create_volume(name, MIB), Err(PoolError::InvalidName(_))), "{name:?}");
         assert!(matches!(pool.remove(name), Err(PoolError::InvalidName(_))), "{name:?}");
     }
 }
@@ -333,7 +334,7 @@ fn names_cannot_leave_the_pool() {
 fn a_copy_is_whole_quick_and_limited_by_itself() {
     let data = Data::new();
     let pool = data.pool();
-    let source = pool.volume("source", 64 * MIB).unwrap();
+    let source = pool.create_volume("source", 64 * MIB).unwrap();
     let (written, refusal) = fill(&source.path().join("big"), 40 * MIB);
     assert!(refusal.is_none() && written == 40 * MIB);
     fs::write(source.path().join("small"), "before").unwrap();
@@ -357,4 +358,63 @@ fn a_copy_is_whole_quick_and_limited_by_itself() {
     assert!(refusal.is_none(), "{written}: {refusal:?}");
     pool.remove("source").unwrap();
     assert_eq!(fs::metadata(copy.path().join("big")).unwrap().len(), 40 * MIB, "a copy outlives its source");
+}
+
+#[test]
+fn a_volume_that_is_missing_is_never_made_by_opening_or_copying_it() {
+    let (loop_data, directory_data) = (Data::new(), Data::new());
+    for pool in [loop_data.pool(), Pool::open(directory_data.path(), MIB).unwrap()] {
+        for error in [
+            pool.open_volume("absent", MIB).expect_err("there is none"),
+            pool.copy("absent", "copy", MIB).expect_err("there is none"),
+            pool.move_to_trash("absent").expect_err("there is none"),
+            pool.take_from_trash("absent").expect_err("there is none"),
+        ] {
+            assert!(matches!(&error, PoolError::Missing { name, .. } if name == "absent"), "{error:?}");
+        }
+        assert_eq!(pool.list().unwrap(), [""; 0]);
+        pool.create_volume("box", MIB).unwrap();
+        assert!(pool.create_volume("box", MIB).is_err(), "a create makes a new one or none");
+    }
+}
+
+#[test]
+fn the_trash_keeps_volumes_with_what_was_known_of_them() {
+    let (loop_data, directory_data) = (Data::new(), Data::new());
+    for (data, bytes) in [(&loop_data, IMAGE), (&directory_data, MIB)] {
+        let pool = Pool::open(data.path(), bytes).unwrap();
+        let kind = pool.kind();
+        let volume = pool.create_volume("box", 16 * MIB).unwrap();
+        fs::write(volume.path().join("file"), vec![7; MIB as usize]).unwrap();
+        let note = serde_json::json!({ "kind": "sandbox", "id": "box" });
+        pool.write_note("box", &note).unwrap();
+        drop(volume);
+        pool.move_to_trash("box").unwrap();
+        assert_eq!(pool.list().unwrap(), [""; 0]);
+        assert_eq!(pool.note("box"), None);
+        drop(pool);
+
+        let pool = Pool::open(data.path(), bytes.max(IMAGE)).unwrap();
+        assert_eq!(pool.kind(), kind, "what is in the trash decides, too");
+        let trash = pool.trash().unwrap();
+        assert_eq!(trash.len(), 1);
+        assert_eq!((trash[0].name.as_str(), trash[0].note.as_ref()), ("box", Some(&note)));
+        assert!(trash[0].bytes.is_some_and(|bytes| bytes >= MIB), "{trash:?}");
+        assert!(trash[0].since.elapsed().is_ok_and(|age| age < Duration::from_secs(600)), "{trash:?}");
+
+        pool.create_volume("box", MIB).unwrap();
+        pool.take_from_trash("box").expect_err("another volume has its name");
+        pool.remove("box").unwrap();
+        pool.take_from_trash("box").unwrap();
+        assert_eq!(pool.note("box"), Some(note));
+        let volume = pool.open_volume("box", 16 * MIB).unwrap();
+        assert_eq!(fs::metadata(volume.path().join("file")).unwrap().len(), MIB);
+        assert!(pool.trash().unwrap().is_empty());
+
+        drop(volume);
+        pool.move_to_trash("box").unwrap();
+        pool.delete_from_trash("box").unwrap();
+        pool.delete_from_trash("box").expect("absent is success");
+        assert!(pool.trash().unwrap().is_empty());
+    }
 }

@@ -1,42 +1,61 @@
-//! The guest's own end: when the lease ran out and nobody renewed it, the server is gone, and the sandbox follows.
+//! The guest's own end: when the lease ran out and no server renewed it, or paused the sandbox, within its grace.
 //!
-//! The grace is counted while awake. A sandbox thawed long after its lease must hear of the new one before it judges.
+//! The end of a lease is told by the wall clock and kept by one that nobody sets, so that a wall clock that leaps ends nothing. The
+//! grace is counted while awake: a sandbox thawed long after its lease must hear of the new one before it judges.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use protocol::guest::{LEASE_GRACE_SECONDS, Lease};
+use tokio::time::{Instant, sleep};
 
 use crate::log::unix_ms;
 use crate::state::Guest;
 
-/// The server normally acts first; this is for when there is none.
-const GRACE_SECONDS: u32 = 30;
-/// The wall clock may be set; look at it again at least this often.
+/// A lease without an end is looked at this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// A lease, by a clock that nobody sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseEnd {
+    /// None: it has no end.
+    at: Option<Instant>,
+    grace_seconds: u32,
+}
+
+impl From<Lease> for LeaseEnd {
+    fn from(lease: Lease) -> Self {
+        let at = lease.ends_unix_ms.map(|ends| {
+            let left = Duration::from_millis(ends.saturating_sub(unix_ms()));
+            // What no clock can tell is as good as never.
+            Instant::now().checked_add(left)
+        });
+        Self { at: at.flatten(), grace_seconds: lease.grace_seconds.unwrap_or(LEASE_GRACE_SECONDS) }
+    }
+}
 
 /// Returns when the sandbox must end.
 pub(crate) async fn run_out(guest: Arc<Guest>) {
     let mut lease = guest.lease.subscribe();
-    let mut grace = GRACE_SECONDS;
+    let mut waited = 0;
     loop {
-        let ends = *lease.borrow_and_update();
-        let wait = match ends.map(|ends| Duration::from_millis(ends.saturating_sub(unix_ms()))) {
+        let LeaseEnd { at, grace_seconds } = *lease.borrow_and_update();
+        let wait = match at.map(|at| at.saturating_duration_since(Instant::now())) {
             None => LONGEST_SLEEP,
-            Some(Duration::ZERO) if grace == 0 => return,
+            Some(Duration::ZERO) if waited >= grace_seconds => return,
             Some(Duration::ZERO) => {
-                grace -= 1;
+                waited += 1;
                 Duration::from_secs(1)
             }
             Some(left) => {
-                grace = GRACE_SECONDS;
-                left.min(LONGEST_SLEEP)
+                waited = 0;
+                left
             }
         };
         tokio::select! {
             () = sleep(wait) => {}
             // The guest holds the sender, so a change is the only news.
-            _ = lease.changed() => grace = GRACE_SECONDS,
+            _ = lease.changed() => waited = 0,
         }
     }
 }
@@ -46,28 +65,40 @@ mod tests {
     use std::path::Path;
 
     use protocol::guest::GuestConfig;
-    use tokio::time::{Instant, timeout};
+    use tokio::time::timeout;
 
     use super::*;
 
-    fn guest(lease_ends_unix_ms: Option<u64>) -> Arc<Guest> {
-        let config = GuestConfig { lease_ends_unix_ms, ..GuestConfig::default() };
+    fn guest(ends_unix_ms: u64, lease_grace_seconds: Option<u32>) -> Arc<Guest> {
+        let config =
+            GuestConfig { lease_ends_unix_ms: Some(ends_unix_ms), lease_grace_seconds, ..GuestConfig::default() };
         Guest::new(config, String::new(), Path::new("/etc"))
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_end_comes_a_grace_after_the_lease() {
-        let begun = Instant::now();
-        run_out(guest(Some(unix_ms() - 60_000))).await;
-        assert_eq!(begun.elapsed().as_secs(), u64::from(GRACE_SECONDS));
+        for (grace, expected) in [(None, LEASE_GRACE_SECONDS), (Some(43_200), 43_200)] {
+            let begun = Instant::now();
+            run_out(guest(unix_ms() - 60_000, grace)).await;
+            assert_eq!(begun.elapsed().as_secs(), u64::from(expected));
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_at_the_last_moment_counts() {
-        let guest = guest(Some(unix_ms() - 60_000));
+        let guest = guest(unix_ms() - 60_000, None);
         let ending = tokio::spawn(run_out(guest.clone()));
-        sleep(Duration::from_secs(u64::from(GRACE_SECONDS) - 1)).await;
-        guest.lease.send_replace(None);
+        sleep(Duration::from_secs(u64::from(LEASE_GRACE_SECONDS) - 1)).await;
+        guest.lease.send_replace(LeaseEnd::from(Lease::default()));
         assert!(timeout(Duration::from_secs(100_000), ending).await.is_err(), "it lives without a lease");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_that_stands_still_ends_nothing_late() {
+        // The wall clock does not move in this test, as after it was set back; the lease ends all the same.
+        let begun = Instant::now();
+        run_out(guest(unix_ms() + 60_000, Some(0))).await;
+        let elapsed = begun.elapsed();
+        assert!((59..=60).contains(&elapsed.as_secs()), "{elapsed:?}");
     }
 }

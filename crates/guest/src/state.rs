@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::envd::Init;
-use protocol::guest::GuestConfig;
+use protocol::guest::{GuestConfig, Lease};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
 use crate::filesystem::Watchers;
 use crate::interpreter::Interpreter;
+use crate::lease::LeaseEnd;
 use crate::log::Log;
 use crate::metrics::CpuMeter;
 use crate::process::Processes;
@@ -29,8 +30,7 @@ pub(crate) struct Guest {
     pub(crate) log: Arc<Log>,
     pub(crate) cpu: CpuMeter,
     pub(crate) tidy: Tidy,
-    /// Unix milliseconds; `None` is for ever.
-    pub(crate) lease: watch::Sender<Option<u64>>,
+    pub(crate) lease: watch::Sender<LeaseEnd>,
     system_env: BTreeMap<String, String>,
     settings: Mutex<Settings>,
 }
@@ -69,6 +69,7 @@ impl Guest {
             default_user,
             default_workdir,
             lease_ends_unix_ms,
+            lease_grace_seconds,
             memory_limit_bytes,
             cpu_count,
             disk_limit_bytes,
@@ -88,7 +89,10 @@ impl Guest {
             log,
             cpu: CpuMeter::default(),
             tidy: Tidy::default(),
-            lease: watch::Sender::new(lease_ends_unix_ms),
+            lease: watch::Sender::new(LeaseEnd::from(Lease {
+                ends_unix_ms: lease_ends_unix_ms,
+                grace_seconds: lease_grace_seconds,
+            })),
             system_env,
             settings: Mutex::new(Settings { access_token, env_vars, default_user, default_workdir }),
         })

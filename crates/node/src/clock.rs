@@ -1,11 +1,17 @@
-//! The wall clock, passed in so that tests can let it stand still or leap.
+//! The clocks, passed in so that tests can let them stand still or leap.
+//!
+//! Two of them: the wall clock, which is shown and recorded and which others may set, and the uptime, which nobody sets.
+//! Leases follow the uptime while a server lives: a wall clock that is set ends no sandbox early.
 
 use jiff::{SignedDuration, Timestamp};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 /// Tells the time of day at microseconds: what is stored and shown, so that both are always the same text.
 pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
+    /// Since some fixed moment, also while the machine slept. Never goes back, never leaps.
+    fn uptime(&self) -> Duration;
 }
 
 /// The machine's own clock.
@@ -16,24 +22,44 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         to_microseconds(Timestamp::now())
     }
+
+    fn uptime(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        // Neither is negative: the clock begins at zero.
+        Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+    }
 }
 
-/// Follows tokio's clock, which tests can pause, from a given start.
-#[derive(Debug, Clone, Copy)]
+/// Follows tokio's clock, which tests can pause, from a given start; its wall clock can be set.
+#[derive(Debug)]
 pub struct RuntimeClock {
     start: Timestamp,
     since: tokio::time::Instant,
+    /// By how much the wall clock was set ahead, in microseconds.
+    ahead: AtomicI64,
 }
 
 impl RuntimeClock {
     pub fn starting_at(start: Timestamp) -> Self {
-        Self { start: to_microseconds(start), since: tokio::time::Instant::now() }
+        Self { start: to_microseconds(start), since: tokio::time::Instant::now(), ahead: AtomicI64::new(0) }
+    }
+
+    /// Sets the wall clock ahead, or back.
+    pub fn jump(&self, by: SignedDuration) {
+        let by = i64::try_from(by.as_micros()).unwrap_or(0);
+        self.ahead.fetch_add(by, Ordering::Relaxed);
     }
 }
 
 impl Clock for RuntimeClock {
     fn now(&self) -> Timestamp {
-        to_microseconds(after(self.start, self.since.elapsed()))
+        let ahead = SignedDuration::from_micros(self.ahead.load(Ordering::Relaxed));
+        let unset = after(self.start, self.since.elapsed());
+        to_microseconds(unset.checked_add(ahead).unwrap_or(unset))
+    }
+
+    fn uptime(&self) -> Duration {
+        self.since.elapsed()
     }
 }
 

@@ -30,6 +30,8 @@ pub struct SandboxesConfig {
     pub max_sandboxes: usize,
     /// Longest lease one call may ask for, in seconds.
     pub max_timeout_seconds: u64,
+    /// Days for which files that no record names stay in the trash.
+    pub trash_days: u32,
     /// Most MiB that an image takes when it is unpacked.
     pub max_image_mb: u32,
     /// Where images are pulled from instead of their own registry: `"docker.io" = "http://mirror.lan:5000"`.
@@ -49,6 +51,7 @@ impl Default for SandboxesConfig {
             max_disk_mb: 256 * 1024,
             max_sandboxes: 1000,
             max_timeout_seconds: 30 * 24 * 60 * 60,
+            trash_days: 7,
             max_image_mb: 32 * 1024,
             registry_mirrors: BTreeMap::new(),
         }

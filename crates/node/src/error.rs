@@ -75,6 +75,14 @@ pub enum CreateError {
 /// The sandboxes of this machine could not be taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// The records are gone and the files are not. They are left alone: a sweep by an empty database would take them all.
+    #[error(
+        "{} is missing or empty, but the pool holds the files of {files} sandboxes, templates, volumes and build steps",
+        database.display()
+    )]
+    DatabaseMissing { database: PathBuf, files: usize },
+    #[error("cannot read {}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
     #[error("cannot read what was uploaded for builds")]
     Uploads(#[source] std::io::Error),
     #[error(transparent)]

@@ -17,6 +17,10 @@ pub struct InvalidSandboxId;
 
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
+/// First letter of the names of sandboxes that builds run in; others have an `i`.
+const BUILD: char = 'b';
+const NAME_LENGTH: usize = 21;
+
 /// `first` and 20 random letters or digits.
 pub(crate) fn random_name(first: char) -> String {
     let mut random = rand::rng();
@@ -27,6 +31,11 @@ pub(crate) fn random_name(first: char) -> String {
 impl SandboxId {
     pub fn random() -> Self {
         Self(random_name('i'))
+    }
+
+    /// Of the sandbox that a build runs in, whose files are of no use without the build.
+    pub(crate) fn random_for_build() -> Self {
+        Self(random_name(BUILD))
     }
 
     pub fn as_str(&self) -> &str {
@@ -67,6 +76,18 @@ impl FilesId {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl FilesId {
+    /// Whether they are those of a sandbox.
+    pub(crate) fn is_sandbox(&self) -> bool {
+        self.0.starts_with('i')
+    }
+
+    /// Whether they are of the sandbox that a build ran in.
+    pub(crate) fn is_scratch(&self) -> bool {
+        self.0.len() == NAME_LENGTH && self.0.starts_with(BUILD)
     }
 }
 

@@ -10,6 +10,7 @@ mod build;
 mod clock;
 mod config;
 mod create;
+mod description;
 mod egress;
 mod egress_log;
 mod error;
@@ -30,6 +31,7 @@ mod node;
 mod owner;
 pub mod ports;
 pub mod records;
+mod recover;
 mod sandbox;
 mod secret;
 mod snapshot;
@@ -45,6 +47,7 @@ pub use build::{
 };
 pub use clock::{Clock, RuntimeClock, SystemClock};
 pub use config::SandboxesConfig;
+pub use description::Description;
 pub use egress::{
     EVERYTHING, Egress, InvalidEgress, Lists as EgressLists, ProxyLists as EgressProxy, ProxyTlsLists as EgressProxyTls,
 };
@@ -54,8 +57,10 @@ pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
 pub use images::Credentials;
 pub use ingress::Ingress;
 pub use local::LocalEngine;
+pub use node::OnMissing;
 pub use node::{Closing, Gate, Node, Seen};
 pub use owner::Resumed;
+pub use recover::{RecoverError, Recoverable, Recovered};
 pub use sandbox::{Created, NewSandbox, OnTimeout, Record, Repeatable, Resources, Standing};
 pub use secret::{Secret, SecretError, SecretPage};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotPage, SnapshotQuery};

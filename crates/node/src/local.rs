@@ -8,10 +8,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
 use engine::volume::VolumeDirectory;
+use jiff::Timestamp;
 use tokio::net::TcpStream;
 
+use crate::description::Description;
 use crate::id::{FilesId, SandboxId};
-use crate::ports::{Boot, Engine, EngineError, Fill, Instance, Machine, RootError, Usage};
+use crate::ports::{Boot, Engine, EngineError, Fill, Instance, Machine, RootError, Trash, Trashed, Usage};
 use crate::volume::VolumeMount;
 
 /// Boots sandboxes with the kernel of this machine.
@@ -28,6 +30,10 @@ impl LocalEngine {
 fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError {
     move |error| match error {
         engine::EngineError::NoSpace(_) => EngineError::NoSpace,
+        engine::EngineError::FilesMissing { name, path } => match name.parse() {
+            Ok(files) => EngineError::FilesMissing { files, path },
+            Err(_) => EngineError::failed(what, format!("nothing is at {}", path.display())),
+        },
         other => EngineError::failed(what, other),
     }
 }
@@ -37,9 +43,51 @@ fn names<T: ToString>(ids: &HashSet<T>) -> HashSet<String> {
 }
 
 #[async_trait]
+impl Trash for LocalEngine {
+    async fn files(&self) -> Result<HashSet<FilesId>, EngineError> {
+        let names = self.engine.files().await.map_err(failed("cannot list files"))?;
+        // What bears no name of ours is none of ours.
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    async fn describe(&self, files: &FilesId, description: &Description) -> Result<(), EngineError> {
+        let note = serde_json::to_value(description)
+            .map_err(|error| EngineError::failed("cannot write the description of files", error))?;
+        self.engine.write_note(files.as_str(), note).await.map_err(failed("cannot describe files"))
+    }
+
+    async fn description(&self, files: &FilesId) -> Result<Option<Description>, EngineError> {
+        let note = self.engine.note(files.as_str()).await.map_err(failed("cannot read the description of files"))?;
+        Ok(note.and_then(|note| serde_json::from_value(note).ok()))
+    }
+
+    async fn is_volume(&self, files: &FilesId) -> Result<bool, EngineError> {
+        Ok(self.engine.is_volume(files.as_str()))
+    }
+
+    async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
+        let trashed = self.engine.trash().await.map_err(failed("cannot list the trash"))?;
+        let ours = trashed.into_iter().filter_map(|engine::pool::Trashed { name, since, bytes, note }| {
+            let description = note.and_then(|note| serde_json::from_value(note).ok());
+            let since = Timestamp::try_from(since).unwrap_or(Timestamp::MAX);
+            Some(Trashed { files: name.parse().ok()?, since, bytes, description })
+        });
+        Ok(ours.collect())
+    }
+
+    async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
+        self.engine.take_from_trash(files.as_str()).await.map_err(failed("cannot take files from the trash"))
+    }
+
+    async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
+        self.engine.delete_from_trash(files.as_str()).await.map_err(failed("cannot delete files from the trash"))
+    }
+}
+
+#[async_trait]
 impl Engine for LocalEngine {
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
-        let Boot { id, resources, egress, mut volumes, boot_id, mut guest } = boot;
+        let Boot { id, files, resources, egress, mut volumes, boot_id, mut guest } = boot;
         let template = self.engine.template_of(id.as_str()).await.map_err(failed("cannot prepare the template"))?;
         for (name, value) in &template.env {
             guest.env_vars.entry(name.clone()).or_insert_with(|| value.clone());
@@ -51,6 +99,7 @@ impl Engine for LocalEngine {
         let mount = |mount: VolumeMount| engine::Mount { volume: mount.files.to_string(), at: mount.path.into() };
         let boot = engine::Boot {
             name: id.to_string(),
+            files,
             hostname: id.to_string(),
             template,
             limits: engine::Limits {
@@ -99,6 +148,10 @@ impl Engine for LocalEngine {
 
     fn shortcomings(&self) -> Vec<&'static str> {
         self.engine.differences()
+    }
+
+    async fn create_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        self.engine.create_volume(files.as_str(), limit_bytes).await.map_err(failed("cannot make a volume"))
     }
 
     async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {

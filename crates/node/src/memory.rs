@@ -8,19 +8,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use engine::NewRoot;
 use engine::net::{Policy, Rules};
 use engine::volume::VolumeDirectory;
+use engine::{BootFiles, NewRoot};
 use jiff::Timestamp;
 use protocol::guest::GuestConfig;
 use tokio::net::{TcpStream, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use crate::build::Layer;
+use crate::description::Description;
 use crate::id::{FilesId, SandboxId};
 use crate::ports::{
     Boot, Engine, EngineError, Fill, Instance, Machine, Records, RecordsError, RootError, SecretRecords,
-    TemplateRecords, Usage, VolumeRecords,
+    TemplateRecords, Trash, Trashed, Usage, VolumeRecords,
 };
 use crate::sandbox::{Created, Record, Repeatable};
 use crate::secret::Secret;
@@ -42,6 +43,9 @@ pub struct MemoryEngine {
 struct Inner {
     machines: HashMap<SandboxId, Arc<MemoryMachine>>,
     files: HashSet<FilesId>,
+    volumes: HashSet<FilesId>,
+    notes: HashMap<FilesId, Description>,
+    trash: HashMap<FilesId, Trashed>,
     copies: Vec<(FilesId, FilesId)>,
     boots: Vec<Boot>,
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
@@ -85,6 +89,29 @@ impl MemoryEngine {
     /// All files that are kept.
     pub fn files(&self) -> HashSet<FilesId> {
         lock(&self.inner).files.clone()
+    }
+
+    /// Loses files, as a disk does.
+    pub fn lose_files(&self, files: &FilesId) {
+        lock(&self.inner).files.remove(files);
+    }
+
+    fn missing(&self, files: &FilesId) -> EngineError {
+        EngineError::FilesMissing { files: files.clone(), path: self.directory.join(files.as_str()) }
+    }
+
+    fn check_files(&self, boot: &Boot) -> Result<(), EngineError> {
+        let (inner, own) = (lock(&self.inner), FilesId::from(&boot.id));
+        let mut wanted = boot.volumes.iter().map(|mount| &mount.files).collect::<Vec<_>>();
+        match (boot.files, inner.files.contains(&own)) {
+            (BootFiles::Create, true) => return Err(EngineError::failed("cannot boot", "there are files already")),
+            (BootFiles::Create, false) => {}
+            (BootFiles::Open, _) => wanted.push(&own),
+        }
+        match wanted.into_iter().find(|files| !inner.files.contains(files)) {
+            Some(missing) => Err(self.missing(missing)),
+            None => Ok(()),
+        }
     }
 
     /// Every copy so far, from and to, oldest first.
@@ -136,11 +163,49 @@ impl MemoryEngine {
 }
 
 #[async_trait]
+impl Trash for MemoryEngine {
+    async fn files(&self) -> Result<HashSet<FilesId>, EngineError> {
+        Ok(Self::files(self))
+    }
+
+    async fn describe(&self, files: &FilesId, description: &Description) -> Result<(), EngineError> {
+        lock(&self.inner).notes.insert(files.clone(), description.clone());
+        Ok(())
+    }
+
+    async fn description(&self, files: &FilesId) -> Result<Option<Description>, EngineError> {
+        Ok(lock(&self.inner).notes.get(files).cloned())
+    }
+
+    async fn is_volume(&self, files: &FilesId) -> Result<bool, EngineError> {
+        Ok(lock(&self.inner).volumes.contains(files))
+    }
+
+    async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
+        Ok(lock(&self.inner).trash.values().cloned().collect())
+    }
+
+    async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
+        let mut inner = lock(&self.inner);
+        let Some(Trashed { description, .. }) = inner.trash.remove(files) else { return Err(self.missing(files)) };
+        inner.files.insert(files.clone());
+        inner.notes.extend(description.map(|description| (files.clone(), description)));
+        Ok(())
+    }
+
+    async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
+        lock(&self.inner).trash.remove(files);
+        Ok(())
+    }
+}
+
+#[async_trait]
 impl Engine for MemoryEngine {
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
         if let Some(error) = lock(&self.inner).refusing {
             return Err(error());
         }
+        self.check_files(&boot)?;
         let pid = self.next_pid.fetch_add(1, Ordering::Relaxed);
         let socket = self.directory.join(format!("{pid}.sock"));
         let listener = UnixListener::bind(&socket).map_err(|error| EngineError::failed("cannot bind", error))?;
@@ -185,19 +250,32 @@ impl Engine for MemoryEngine {
             }
             stays
         });
-        let (kept, removed) = inner.files.drain().partition(|id| files.contains(id));
-        inner.files = kept;
-        Ok(removed.iter().map(FilesId::to_string).collect())
+        let Inner { files: held, volumes, notes, trash, .. } = &mut *inner;
+        let unnamed: Vec<FilesId> =
+            held.iter().filter(|id| !files.contains(*id) && !volumes.contains(*id)).cloned().collect();
+        for id in &unnamed {
+            held.remove(id);
+            let description = notes.remove(id);
+            let trashed = Trashed { files: id.clone(), since: Timestamp::now(), bytes: Some(0), description };
+            trash.insert(id.clone(), trashed);
+        }
+        Ok(unnamed.iter().map(FilesId::to_string).collect())
     }
 
     async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError> {
-        lock(&self.inner).files.remove(files);
+        let mut inner = lock(&self.inner);
+        inner.files.remove(files);
+        inner.volumes.remove(files);
+        inner.notes.remove(files);
         Ok(())
     }
 
     async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError> {
         let mut inner = lock(&self.inner);
-        if !inner.files.contains(from) || !inner.files.insert(to.clone()) {
+        if !inner.files.contains(from) {
+            return Err(self.missing(from));
+        }
+        if !inner.files.insert(to.clone()) {
             return Err(EngineError::failed("cannot copy files", format!("from {from} to {to}")));
         }
         inner.copies.push((from.clone(), to.clone()));
@@ -216,12 +294,22 @@ impl Engine for MemoryEngine {
         Ok(Vec::new())
     }
 
-    async fn open_volume(&self, files: &FilesId, _limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
-        lock(&self.inner).files.insert(files.clone());
+    async fn create_volume(&self, files: &FilesId, _limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        let mut inner = lock(&self.inner);
+        inner.files.insert(files.clone());
+        inner.volumes.insert(files.clone());
         let directory = self.directory.join(files.as_str());
-        std::fs::create_dir_all(&directory)
-            .and_then(|()| VolumeDirectory::open(&directory))
-            .map_err(|error| EngineError::failed("cannot open a volume", error))
+        std::fs::create_dir(&directory)
+            .and_then(|()| VolumeDirectory::create(&directory))
+            .map_err(|error| EngineError::failed("cannot make a volume", error))
+    }
+
+    async fn open_volume(&self, files: &FilesId, _limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        if !lock(&self.inner).files.contains(files) {
+            return Err(self.missing(files));
+        }
+        let opened = VolumeDirectory::open(&self.directory.join(files.as_str()));
+        opened.map_err(|error| EngineError::failed("cannot open a volume", error))?.ok_or_else(|| self.missing(files))
     }
 
     async fn sync_files(&self) -> Result<(), EngineError> {

@@ -20,7 +20,7 @@ use crate::lifecycle::{Kept, State};
 use crate::log::Entry;
 use crate::metrics::Sample;
 use crate::owner::{Command, OnRunning, Owner, Reply, Resume, Resumed};
-use crate::ports::{Engine, Machine, Records};
+use crate::ports::{Engine, Machine, Records, TemplateRecords, VolumeRecords};
 use crate::records::SqliteRecords;
 use crate::sandbox::{OnTimeout, Record, Standing};
 use crate::world::{Handle, Live, View, World};
@@ -34,6 +34,9 @@ const ENDS: usize = 16;
 /// Longest wait for the owners when the server stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
+/// In the data directory: the records.
+const DATABASE: &str = "node.sqlite";
+
 /// What becomes of the sandboxes when the server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closing {
@@ -41,6 +44,15 @@ pub enum Closing {
     Keep,
     /// All are killed, paused ones too, and their files go with them.
     End,
+}
+
+/// What to do when part of a data directory that was used before is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnMissing {
+    /// Change nothing, and say what is missing.
+    Refuse,
+    /// Go on with what there is.
+    Accept,
 }
 
 /// A sandbox as it can be seen from outside.
@@ -72,8 +84,24 @@ pub struct Node {
 
 impl Node {
     /// Opens the sandboxes recorded in the directory `data`: adopts the living, cleans up after the dead.
-    pub async fn open(data: &Path, engine: Arc<dyn Engine>, config: SandboxesConfig) -> Result<Arc<Self>, OpenError> {
-        let records = SqliteRecords::open(&data.join("node.sqlite")).await?;
+    ///
+    /// # Errors
+    /// [`OpenError::DatabaseMissing`] when there are files and no database, unless that is accepted.
+    pub async fn open(
+        data: &Path,
+        engine: Arc<dyn Engine>,
+        config: SandboxesConfig,
+        on_missing: OnMissing,
+    ) -> Result<Arc<Self>, OpenError> {
+        let database = data.join(DATABASE);
+        // Before it is opened, which would make it: the next start would take the empty one for the truth.
+        if on_missing == OnMissing::Refuse && is_absent(&database)? {
+            let files = engine.files().await?.len();
+            if files > 0 {
+                return Err(OpenError::DatabaseMissing { database, files });
+            }
+        }
+        let records = SqliteRecords::open(&database).await?;
         Self::open_with(engine, Arc::new(records), Arc::new(SystemClock), config, &data.join("uploads")).await
     }
 
@@ -91,6 +119,18 @@ impl Node {
         Ok(Arc::new(node))
     }
 
+    /// How many files the records in the directory `data` name, without opening an engine.
+    pub async fn count_recorded_files(data: &Path) -> Result<usize, OpenError> {
+        let database = data.join(DATABASE);
+        if is_absent(&database)? {
+            return Ok(0);
+        }
+        let records = SqliteRecords::open(&database).await?;
+        let templates = records.templates().await?;
+        let kept: usize = templates.iter().map(|template| template.files().count()).sum();
+        Ok(records.all().await?.len() + kept + records.volumes().await?.len())
+    }
+
     pub fn config(&self) -> &SandboxesConfig {
         &self.world.config
     }
@@ -99,7 +139,8 @@ impl Node {
         self.world.clock.now()
     }
 
-    /// Brings records and machines into agreement. Afterwards nothing is left of what nobody knows.
+    /// Brings records and machines into agreement. Afterwards nothing runs that no record names, and files that none names are in
+    /// the trash.
     async fn take_over(&self) -> Result<(), OpenError> {
         let (engine, records, now) = (&self.world.engine, &self.world.records, self.world.clock.now());
         let mut kept = Vec::new();
@@ -107,6 +148,7 @@ impl Node {
             let ended = record.standing == Standing::Running && record.end_at <= now;
             if ended && record.on_timeout == OnTimeout::Kill {
                 records.remove(&record.id).await?;
+                // Its files go to the trash: a clock that is wrong at start ends nothing for good.
                 info!(sandbox = %record.id, "the lease ended while no server ran, sandbox killed");
             } else {
                 kept.push(record);
@@ -115,7 +157,8 @@ impl Node {
         self.world.templates.load().await?;
         self.world.templates.give_up_builds(now).await?;
         let mut files: HashSet<FilesId> = kept.iter().map(|record| FilesId::from(&record.id)).collect();
-        self.world.builds.layers.load().await?;
+        let present = engine.files().await?;
+        self.world.builds.layers.load(&present).await?;
         let templates = self.world.templates.all();
         files.extend(templates.iter().flat_map(|template| template.files().cloned()));
         files.extend(self.world.builds.layers.files());
@@ -128,8 +171,9 @@ impl Node {
         let mut running: HashSet<SandboxId> = machines.map(|record| record.id.clone()).collect();
         let expected = running.len();
         let removed = engine.sweep(&running, &files).await?;
-        if !removed.is_empty() {
-            info!(count = removed.len(), "removed what was left of earlier sandboxes");
+        self.report_swept(&removed).await?;
+        for missing in files.difference(&present) {
+            warn!(files = %missing, "a record names files that are missing from the pool");
         }
         let owners: Vec<(Owner, Handle)> = kept.into_iter().map(|record| self.owner_of(record)).collect();
         let mut found = self.adopt_all(&owners, &mut running).await;
@@ -143,6 +187,24 @@ impl Node {
             self.world.register(id, handle);
             owner.restore(machine).await;
             self.tasks.spawn(owner.run());
+        }
+        self.tasks.spawn(Self::maintain_pool(Arc::clone(&self.world)));
+        Ok(())
+    }
+
+    /// Says what a sweep took. The sandboxes of builds that were broken off are of no use to anybody.
+    async fn report_swept(&self, names: &[String]) -> Result<(), OpenError> {
+        let files = names.iter().filter_map(|name| name.parse::<FilesId>().ok());
+        let (scratch, kept): (Vec<_>, Vec<_>) = files.partition(FilesId::is_scratch);
+        for files in &scratch {
+            self.world.engine.delete_from_trash(files).await?;
+        }
+        if !kept.is_empty() {
+            let names = kept.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            warn!(
+                count = kept.len(),
+                names, "files that no record names are in the trash; `sandbar recover` lists them and brings them back"
+            );
         }
         Ok(())
     }
@@ -371,4 +433,13 @@ fn seen(view: View) -> Option<Seen> {
         State::Starting | State::Ending | State::Gone => return None,
     };
     Some(Seen { record: view.record, standing })
+}
+
+/// Whether there is no database, or one of no length: as SQLite sees it, that is a new one.
+fn is_absent(database: &Path) -> Result<bool, OpenError> {
+    match database.metadata() {
+        Ok(found) => Ok(found.len() == 0),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(source) => Err(OpenError::Unreadable { path: database.to_owned(), source }),
+    }
 }

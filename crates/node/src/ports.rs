@@ -10,15 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use engine::NewRoot;
 use engine::net::{Policy, Rules};
 use engine::volume::VolumeDirectory;
+use engine::{BootFiles, NewRoot};
 use images::ImageError;
 use jiff::Timestamp;
 use protocol::guest::GuestConfig;
 use tokio::net::TcpStream;
 
 use crate::build::Layer;
+use crate::description::Description;
 use crate::id::{FilesId, SandboxId};
 use crate::sandbox::{Created, Record, Repeatable, Resources};
 use crate::secret::Secret;
@@ -36,6 +37,8 @@ pub struct Instance {
 #[derive(Debug, Clone)]
 pub struct Boot {
     pub id: SandboxId,
+    /// Whether its files are made or must be there.
+    pub files: BootFiles,
     pub resources: Resources,
     /// What the sandbox may reach, and who hears of it.
     pub egress: Policy,
@@ -90,10 +93,39 @@ pub enum RootError {
     Image(#[from] ImageError),
 }
 
+/// Files in the trash.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trashed {
+    pub files: FilesId,
+    pub since: Timestamp,
+    /// What they take; none where that cannot be counted.
+    pub bytes: Option<u64>,
+    pub description: Option<Description>,
+}
+
+/// The files of the pool by their names: what describes them, and the trash for those that no record names.
+#[async_trait]
+pub trait Trash: Send + Sync {
+    /// All files that are kept, those of volumes too, without the trash.
+    async fn files(&self) -> Result<HashSet<FilesId>, EngineError>;
+    /// Keeps beside `files` what they are, in the place of what was said before.
+    async fn describe(&self, files: &FilesId, description: &Description) -> Result<(), EngineError>;
+    /// What was last said of `files`; none also when that cannot be read.
+    async fn description(&self, files: &FilesId) -> Result<Option<Description>, EngineError>;
+    /// Whether `files`, outside the trash, are a volume.
+    async fn is_volume(&self, files: &FilesId) -> Result<bool, EngineError>;
+    async fn trash(&self) -> Result<Vec<Trashed>, EngineError>;
+    /// Takes files out of the trash. [`EngineError::FilesMissing`] when they are not in it.
+    async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError>;
+    /// Deletes files in the trash; absent is success.
+    async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError>;
+}
+
 /// Makes machines and keeps their files.
 #[async_trait]
-pub trait Engine: Send + Sync {
-    /// Starts process 1; the machine's guest can be called at once.
+pub trait Engine: Trash {
+    /// Starts process 1; the machine's guest can be called at once. [`EngineError::FilesMissing`] when files are not there that
+    /// should be, the machine's own or those of a volume.
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError>;
     /// Finds a machine that an earlier server booted; `None` when it is not alive. A frozen one stays frozen.
     async fn adopt(
@@ -102,7 +134,8 @@ pub trait Engine: Send + Sync {
         instance: Instance,
         egress: Policy,
     ) -> Result<Option<Arc<dyn Machine>>, EngineError>;
-    /// Ends every machine not in `running` and removes all files not in `files`. Returns what it removed.
+    /// Ends every machine not in `running` and moves all files not in `files` to the trash, but for volumes with content, which
+    /// stay. Returns what it ended or moved.
     async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError>;
     /// Removing what is already absent succeeds.
     async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError>;
@@ -120,7 +153,9 @@ pub trait Engine: Send + Sync {
     fn shortcomings(&self) -> Vec<&'static str> {
         Vec::new()
     }
-    /// Makes a volume of at most `limit_bytes`, or opens it. It is removed like any files.
+    /// Makes a volume of at most `limit_bytes`. It is removed like any files.
+    async fn create_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
+    /// Opens a volume. [`EngineError::FilesMissing`] when it is not there.
     async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::net::Rules;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::egress::Egress;
@@ -17,7 +18,7 @@ use crate::template::{Defaults, Resolved, Template};
 use crate::volume::VolumeMount;
 
 /// What a sandbox may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     pub cpu_count: u32,
     pub memory_mb: u32,

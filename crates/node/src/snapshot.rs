@@ -136,6 +136,7 @@ async fn keep(
         template.finish(id, BuildFiles::Kept(files), defaults, now)
     });
     let (template, unused) = kept.await?;
+    world.describe_template(&template).await;
     world.faults.pass(Point::SnapshotRecorded);
     world.remove_unused(&unused?).await;
     Ok(shown(&template, &tag))

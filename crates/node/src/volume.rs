@@ -9,6 +9,7 @@ use engine::volume::VolumeDirectory;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
+use crate::description::Description;
 use crate::error::{FilesOwner, SandboxError};
 use crate::id::{FilesId, Token, random_name};
 use crate::node::Node;
@@ -112,6 +113,16 @@ impl Volumes {
         }
     }
 
+    /// Stores a volume whose files were brought back. Its name is changed if another volume has it by now.
+    pub(crate) async fn adopt(&self, mut volume: Volume) -> Result<Arc<Volume>, RecordsError> {
+        let _turn = self.changing.lock().await;
+        if self.all().iter().any(|known| known.name == volume.name) {
+            volume.name = format!("{}-{}", volume.name.chars().take(LONGEST_NAME - 22).collect::<String>(), volume.id);
+        }
+        self.records.put_volume(&volume).await?;
+        Ok(self.insert(volume, OnceCell::new()))
+    }
+
     fn insert(&self, volume: Volume, directory: OnceCell<VolumeDirectory>) -> Arc<Volume> {
         let volume = Arc::new(volume);
         let known = Known { volume: Arc::clone(&volume), directory: Arc::new(directory) };
@@ -149,7 +160,8 @@ impl Node {
                 return Err(VolumeError::Taken(name));
             }
             let volume = Volume { id: random_name('v'), name, token: Token::random(), files: FilesId::random() };
-            let directory = world.engine.open_volume(&volume.files, world.config.volume_bytes()).await?;
+            let directory = world.engine.create_volume(&volume.files, world.config.volume_bytes()).await?;
+            world.describe(&volume.files, &Description::for_volume(&volume)).await;
             if let Err(error) = volumes.records.put_volume(&volume).await {
                 world.remove_unused(&[volume.files]).await;
                 return Err(error.into());

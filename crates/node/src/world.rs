@@ -15,6 +15,7 @@ use tracing::warn;
 use crate::build::Builds;
 use crate::clock::Clock;
 use crate::config::SandboxesConfig;
+use crate::description::Description;
 use crate::egress_log::EgressLog;
 use crate::error::SandboxError;
 use crate::faults::Faults;
@@ -26,6 +27,7 @@ use crate::owner::{Command, Reply};
 use crate::ports::{Engine, Machine, Records};
 use crate::sandbox::Record;
 use crate::secret::Secrets;
+use crate::template::TemplateRecord;
 use crate::template::catalog::Catalog;
 use crate::volume::Volumes;
 
@@ -169,6 +171,20 @@ impl World {
     pub(crate) fn check_room(&self) -> Result<(), SandboxError> {
         let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
         check_room(registry.values(), self.config.max_sandboxes)
+    }
+
+    /// Keeps beside files what they are, for the day the record that names them is lost. Nothing depends on it before.
+    pub(crate) async fn describe(&self, files: &FilesId, description: &Description) {
+        if let Err(error) = self.engine.describe(files, description).await {
+            warn!(%files, %error, "files are without a description");
+        }
+    }
+
+    /// Describes the files of every build of a template.
+    pub(crate) async fn describe_template(&self, template: &TemplateRecord) {
+        for (files, description) in Description::for_builds(template) {
+            self.describe(&files, &description).await;
+        }
     }
 
     /// Removes files that nothing leads to. What stays is swept at the next start.

@@ -55,6 +55,9 @@ pub struct GuestConfig {
     /// The guest ends itself some time after this moment unless the lease is renewed. Absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ends_unix_ms: Option<u64>,
+    /// As in [`Lease`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_grace_seconds: Option<u32>,
     /// The limits of the sandbox, shown by `/metrics`.
     pub memory_limit_bytes: u64,
     pub cpu_count: u32,
@@ -78,11 +81,18 @@ impl fmt::Debug for GuestConfig {
 }
 
 /// Until when the sandbox may live; `None` is for ever.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
     pub ends_unix_ms: Option<u64>,
+    /// How long the guest waits after that for a server before it ends itself: short where the server would kill the sandbox, long
+    /// where it would pause it, since the memory goes with the guest. Absent: [`LEASE_GRACE_SECONDS`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<u32>,
 }
+
+/// The server normally acts first; this is for when there is none.
+pub const LEASE_GRACE_SECONDS: u32 = 30;
 
 /// One line of the guest's own record of what happened in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

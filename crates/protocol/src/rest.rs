@@ -325,6 +325,36 @@ pub struct ForkResult {
     pub error: Option<ErrorBody>,
 }
 
+/// `GET /sandbar/trash`, one row: files that no record names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recoverable {
+    /// The name of the files, by which they are recovered.
+    #[serde(rename = "filesID")]
+    pub files_id: String,
+    /// `sandbox`, `template`, `volume` or `unknown`.
+    pub kind: String,
+    /// The id of the sandbox, template or volume.
+    pub id: Option<String>,
+    pub name: Option<String>,
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+    /// Absent for a volume, which stays where it is.
+    pub trashed_at: Option<String>,
+    pub deleted_at: Option<String>,
+    pub bytes: Option<u64>,
+}
+
+/// `POST /sandbar/trash/{id}`: what was brought back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recovered {
+    /// `sandbox`, `template` or `volume`.
+    pub kind: String,
+    pub id: String,
+    pub name: Option<String>,
+}
+
 /// `POST /sandboxes/{id}/snapshots`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]

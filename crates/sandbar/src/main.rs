@@ -13,6 +13,7 @@ mod hosts;
 mod local_server;
 mod logging;
 mod mcp;
+mod recover;
 mod runtime;
 mod sandbox;
 mod screenshots;
@@ -48,6 +49,7 @@ Examples:
   sandbar mcp               the tools of a coding agent, for any MCP client
   sandbar user add ada      a user of the studio, which `sandbar up` serves with its dashboard
   sandbar usage             what workspaces used and what it costs
+  sandbar recover           what no record names any more, and how to get it back
   sandbar trust --install   have this machine trust https://PORT-SANDBOX.localhost:4980
   sandbar config init       a configuration file to begin with
   sandbar down              end the server and every sandbox
@@ -76,6 +78,7 @@ enum Command {
     Workspace(Box<workspace::Workspace>),
     Run(Box<agent::Start>),
     Runs(Box<agent::Runs>),
+    Recover(Box<recover::Recover>),
     Usage(usage::Usage),
     Studio(Box<studio::Serve>),
     User(studio::Users),
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Command::Runs(runs) => runs.run(),
         Command::Studio(studio) => studio.run().map(|()| ExitCode::SUCCESS),
         Command::User(users) => users.run().map(|()| ExitCode::SUCCESS),
+        Command::Recover(recover) => recover.run(),
         Command::Usage(usage) => usage.run().map(|()| ExitCode::SUCCESS),
         Command::Trust(trust) => trust.run().map(|()| ExitCode::SUCCESS),
         Command::Config(config) => config.run().map(|()| ExitCode::SUCCESS),

@@ -14,7 +14,7 @@ use clap::Args;
 use engine::probe::Isolation;
 use engine::{Engine, EngineConfig};
 use hyper_util::service::TowerToHyperService;
-use node::{Closing, Node, Standing};
+use node::{Closing, Node, OnMissing, OpenError, Standing};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sdk::Secret;
 use std::io::{Write, stderr};
@@ -59,6 +59,7 @@ are the defaults unless a comment says otherwise:
   max_sandboxes = 1000            # most that run or are paused with their memory
   max_timeout_seconds = 2592000   # longest lease one call may ask for
   max_image_mb = 32768            # most that an image takes when it is unpacked
+  trash_days = 7                  # how long files that no record names can be recovered
   registry_mirrors = { \"docker.io\" = \"http://mirror.lan:5000\" } # default: none
   [egress]                        # private networks to be reached; none by default
   allow_ranges = [\"10.1.0.0/16\"]
@@ -94,6 +95,10 @@ pub(crate) struct Up {
     /// End all sandboxes when the server stops
     #[arg(long)]
     ephemeral: bool,
+    /// Start although the database or the pool of the data directory is missing. Files that no record names go to the trash
+    /// (`sandbar recover`); sandboxes whose files are missing are listed and cannot be resumed
+    #[arg(long)]
+    accept_missing_files: bool,
     /// Serve plain E2B, without what Sandbar adds to it
     #[arg(long)]
     no_extensions: bool,
@@ -133,7 +138,8 @@ impl Up {
         engine::enter_private_mounts(&config.data).context("cannot make namespaces for the server")?;
         allow_many_files();
         let studio = (!self.no_studio).then(|| self.studio.options(self.database));
-        runtime::block_on(serve(config, studio))
+        let on_missing = if self.accept_missing_files { OnMissing::Accept } else { OnMissing::Refuse };
+        runtime::block_on(serve(config, on_missing, studio))
     }
 }
 
@@ -155,7 +161,7 @@ fn max_connections() -> usize {
     usize::try_from((descriptors / 4).min(MOST)).expect("it is at most MOST")
 }
 
-async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
+async fn serve(config: Config, on_missing: OnMissing, studio: Option<Options>) -> anyhow::Result<()> {
     let directory = take(&config).await?;
     let api_key = match &config.api_key {
         Some(key) => key.clone(),
@@ -169,7 +175,7 @@ async fn serve(config: Config, studio: Option<Options>) -> anyhow::Result<()> {
     let url = format!("http://{}", reachable(address));
     let ourselves = LocalEndpoint { url: url.clone(), api_key: api_key.as_str().into() };
     let (node, mut workshop) =
-        tokio::join!(open_warm(&config, &directory), open_workshop(&config, &ourselves, studio.as_ref()));
+        tokio::join!(open_warm(&config, &directory, on_missing), open_workshop(&config, &ourselves, studio.as_ref()));
     let node = node?;
 
     if !address.ip().is_loopback() {
@@ -324,34 +330,64 @@ async fn take(config: &Config) -> anyhow::Result<DataDirectory> {
 
 /// As [`open_node`], with the base template made where that takes seconds: for a server that is not root. Nobody who creates a sandbox
 /// should wait for it.
-async fn open_warm(config: &Config, directory: &DataDirectory) -> anyhow::Result<Arc<Node>> {
-    let engine = open_engine(config, directory).await?;
+async fn open_warm(config: &Config, directory: &DataDirectory, on_missing: OnMissing) -> anyhow::Result<Arc<Node>> {
+    let engine = open_engine(config, directory, on_missing).await?;
     if !engine.differences().is_empty() {
         engine.base_template().await.context("cannot make the base template")?;
     }
-    node_on(engine, config, directory).await
+    node_on(engine, config, directory, on_missing).await
 }
 
 /// Opens the machine's sandboxes: adopts the living, cleans up after the dead.
-pub(crate) async fn open_node(config: &Config, directory: &DataDirectory) -> anyhow::Result<Arc<Node>> {
-    node_on(open_engine(config, directory).await?, config, directory).await
+pub(crate) async fn open_node(
+    config: &Config,
+    directory: &DataDirectory,
+    on_missing: OnMissing,
+) -> anyhow::Result<Arc<Node>> {
+    let engine = open_engine(config, directory, on_missing).await?;
+    node_on(engine, config, directory, on_missing).await
 }
 
-async fn open_engine(config: &Config, directory: &DataDirectory) -> anyhow::Result<Engine> {
+async fn open_engine(config: &Config, directory: &DataDirectory, on_missing: OnMissing) -> anyhow::Result<Engine> {
+    let data = directory.path();
+    // Opening the engine makes a pool where there is none: not while records say that there was one.
+    if on_missing == OnMissing::Refuse && !engine::pool::exists(data) {
+        let files = Node::count_recorded_files(data).await.context("cannot open the sandboxes' records")?;
+        if files > 0 {
+            bail!(
+                "the pool in {data} is missing ({data}/pool.img, or {data}/volumes), but {data}/node.sqlite names the files of \
+                 {files} sandboxes, templates and volumes in it. Put it back (is its disk mounted?), or start without those \
+                 files: `sandbar up{flag} --accept-missing-files`",
+                data = data.display(),
+                flag = data_flag(config),
+            );
+        }
+    }
     let engine = EngineConfig {
-        data: directory.path().to_owned(),
+        data: data.to_owned(),
         runtime: directory.runtime()?,
         guest: node::guest_image(),
         pool_bytes: directory.pool_bytes()?,
-        egress: config.egress.to_engine(directory.path())?,
+        egress: config.egress.to_engine(data)?,
     };
     Engine::open(engine).await.context("cannot open the engine")
 }
 
-async fn node_on(engine: Engine, config: &Config, directory: &DataDirectory) -> anyhow::Result<Arc<Node>> {
+async fn node_on(
+    engine: Engine,
+    config: &Config,
+    directory: &DataDirectory,
+    on_missing: OnMissing,
+) -> anyhow::Result<Arc<Node>> {
     let engine = Arc::new(node::LocalEngine::new(engine));
-    let node = Node::open(directory.path(), engine, config.sandboxes.clone()).await;
-    node.context("cannot open the sandboxes' records")
+    match Node::open(directory.path(), engine, config.sandboxes.clone(), on_missing).await {
+        Err(missing @ OpenError::DatabaseMissing { .. }) => bail!(
+            "{missing}. Put the database back, or start with a new one: `sandbar up{} --accept-missing-files` moves those files to \
+             the trash, from where `sandbar recover` brings them back",
+            data_flag(config),
+        ),
+        other => other.context("cannot open the sandboxes' records"),
+    }
 }
 
 /// The signals that stop the server, and what each wants done with the sandboxes.

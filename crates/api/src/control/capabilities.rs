@@ -41,6 +41,7 @@ pub(super) fn list(app: &App) -> Response<Body> {
         ("replaceFiles", replacing),
         ("stagedBuilds", builds),
         ("stdinEncodings", encodings),
+        ("trash", json!({ "days": config.trash_days })),
     ];
     let capabilities = BTreeMap::from(capabilities.map(|(name, value)| (name.to_owned(), value)));
     let answer =

@@ -6,8 +6,8 @@ use http::{HeaderValue, Response, StatusCode};
 use node::ports::EngineError;
 use node::template::{ChangeError, TemplateError};
 use node::{
-    BuildError, CreateError, FilesOwner, InvalidSandboxId, SandboxError, SecretError, SnapshotError, UploadError,
-    VolumeError,
+    BuildError, CreateError, FilesOwner, InvalidSandboxId, RecoverError, SandboxError, SecretError, SnapshotError,
+    UploadError, VolumeError,
 };
 use protocol::headers::SHOULD_RETRY;
 use protocol::rest::{ErrorBody, SANDBOX_FILES_MISSING, TEMPLATE_FILES_MISSING, VOLUME_FILES_MISSING};
@@ -131,6 +131,15 @@ impl From<VolumeError> for Failure {
             VolumeError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, error.to_string()),
             VolumeError::InUse { .. } => Self::new(StatusCode::CONFLICT, error.to_string()),
             VolumeError::Node(error) => error.into(),
+        }
+    }
+}
+
+impl From<RecoverError> for Failure {
+    fn from(error: RecoverError) -> Self {
+        match error {
+            RecoverError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            RecoverError::Node(error) => error.into(),
         }
     }
 }

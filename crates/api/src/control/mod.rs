@@ -19,6 +19,7 @@ mod snapshots;
 mod teams;
 mod templates;
 mod timeout;
+mod trash;
 mod unserved;
 mod view;
 mod volume_content;
@@ -122,6 +123,8 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
         (GET, ["volumes", volume]) => volumes::get(app, &query::decode(volume)),
         (&Method::DELETE, ["volumes", volume]) => volumes::delete(app, &query::decode(volume)).await,
         (GET, ["sandbar", "capabilities"]) => Ok(capabilities::list(app)),
+        (GET, ["sandbar", "trash"]) => trash::list(app).await,
+        (POST, ["sandbar", "trash", entry]) => trash::recover(app, &query::decode(entry)).await,
         (POST, ["sandbar", "templates", template, "builds", build]) => {
             builds::start_staged(app, &query::decode(template), build, request).await
         }

@@ -43,7 +43,9 @@ pub(super) fn answer(method: &Method, segments: &[&str]) -> Answer {
         ["teams"] | ["snapshots"] | ["volumes" | "secrets"] | ["volumes" | "secrets", _] => generation.is_none(),
         ["templates"] => true,
         ["templates", _] => generation != Some("v3"),
-        ["sandbar", "capabilities"] | ["sandbar", "templates", _, "builds", _] => generation.is_none(),
+        ["sandbar", "capabilities" | "trash"] | ["sandbar", "trash", _] | ["sandbar", "templates", _, "builds", _] => {
+            generation.is_none()
+        }
         _ => false,
     };
     if served {

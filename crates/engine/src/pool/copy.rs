@@ -13,10 +13,11 @@ impl Pool {
     ///
     /// On btrfs a crash leaves the whole copy or none; elsewhere part of one may be left under the new name.
     /// # Errors
-    /// [`PoolError::NoSpace`] when the host is nearly full.
+    /// [`PoolError::NoSpace`] when the host is nearly full; [`PoolError::Missing`] when there is no `from`.
     pub fn copy(&self, from: &str, to: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
         check_name(from)?;
         check_name(to)?;
+        self.check_present(from)?;
         self.check_space()?;
         let (source, target) = (self.root.join(from), self.root.join(to));
         let failed = || PoolError::io(format!("copy volume {from} to {to}"));
@@ -35,9 +36,12 @@ impl Pool {
 
     /// Volume `name` as it is, with the limit it is known to have.
     pub(crate) fn existing(&self, name: &str, limit_bytes: u64) -> io::Result<Volume> {
-        let path = self.root.join(name);
-        let quota = self.quota.clone().filter(|_| is_subvolume(&path));
-        Volume::open(path, quota, limit_bytes)
+        self.existing_at(&self.root.join(name), limit_bytes)
+    }
+
+    pub(super) fn existing_at(&self, path: &Path, limit_bytes: u64) -> io::Result<Volume> {
+        let quota = self.quota.clone().filter(|_| is_subvolume(path));
+        Volume::open(path.to_owned(), quota, limit_bytes)
     }
 
     /// Writes out what is still in memory, so that a copy made soon after takes no time.

@@ -16,6 +16,7 @@ mod copy;
 mod forecast;
 mod image;
 mod quota;
+mod trash;
 mod volume;
 
 use std::collections::VecDeque;
@@ -34,6 +35,7 @@ use crate::standing::Standing;
 use crate::sys::btrfs;
 
 pub use self::forecast::{Forecast, Shortcoming, forecast};
+pub use self::trash::Trashed;
 pub use self::volume::Volume;
 
 const GIB: u64 = 1 << 30;
@@ -61,6 +63,9 @@ pub enum PoolError {
     /// Freeing space on the host or removing sandboxes helps.
     #[error("the disk has {free} bytes left, and {reserve} are kept free for what already runs")]
     NoSpace { free: u64, reserve: u64 },
+    /// It was to be opened or copied. Only a create makes a volume: an empty one in its place would look like its content.
+    #[error("volume {name} is missing: there is nothing at {}", path.display())]
+    Missing { name: String, path: PathBuf },
     #[error("{0:?} cannot be the name of a volume")]
     InvalidName(String),
     /// The image exists and is left as it is.
@@ -190,47 +195,65 @@ impl Pool {
         self.shortcoming.as_deref()
     }
 
-    /// Makes volume `name`, or opens it if it exists, and sets its limit.
+    /// Makes volume `name`, which must not exist, with this limit.
     /// # Errors
-    /// [`PoolError::NoSpace`] when a new one is wanted and the host is nearly full: a full host turns the pool read-only
-    /// for all sandboxes. Volumes that exist can still be opened.
-    pub fn volume(&self, name: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
+    /// [`PoolError::NoSpace`] when the host is nearly full: a full host turns the pool read-only for all sandboxes.
+    pub fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
         check_name(name)?;
-        let path = self.root.join(name);
-        let failed = |verb: &str| PoolError::io(format!("{verb} volume {name}"));
-        let existed = path.is_dir();
-        if !existed {
-            self.check_space()?;
-            if self.kind == PoolKind::Directory {
-                fs::create_dir(&path).map_err(failed("make"))?;
-            } else {
-                let charge = self.quota.as_ref().map(|quota| quota.charge(limit_bytes));
-                btrfs::create_subvolume(&self.directory, name, charge).map_err(failed("make"))?;
-            }
+        self.check_space()?;
+        let failed = || PoolError::io(format!("make volume {name}"));
+        if self.kind == PoolKind::Directory {
+            fs::create_dir(self.root.join(name)).map_err(failed())?;
+        } else {
+            let charge = self.quota.as_ref().map(|quota| quota.charge(limit_bytes));
+            btrfs::create_subvolume(&self.directory, name, charge).map_err(failed())?;
         }
-        let volume = self.existing(name, limit_bytes).map_err(failed("open"))?;
-        if existed {
-            volume.set_limit(limit_bytes).map_err(failed("limit"))?;
-        }
+        self.existing(name, limit_bytes).map_err(failed())
+    }
+
+    /// Opens volume `name` and sets its limit. Works on a full host, too.
+    /// # Errors
+    /// [`PoolError::Missing`] when there is none; it is not made.
+    pub fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
+        check_name(name)?;
+        self.check_present(name)?;
+        let volume = self.existing(name, limit_bytes).map_err(PoolError::io(format!("open volume {name}")))?;
+        volume.set_limit(limit_bytes).map_err(PoolError::io(format!("limit volume {name}")))?;
         Ok(volume)
+    }
+
+    fn check_present(&self, name: &str) -> Result<(), PoolError> {
+        let path = self.root.join(name);
+        match path.metadata() {
+            Ok(found) if found.is_dir() => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(PoolError::io(format!("examine {}", path.display()))(error))
+            }
+            _ => Err(PoolError::Missing { name: name.to_owned(), path }),
+        }
     }
 
     /// Removes volume `name` with all that is in it; absent is fine. A subvolume goes at once, a directory file by file.
     pub fn remove(&self, name: &str) -> Result<(), PoolError> {
         check_name(name)?;
-        let path = self.root.join(name);
-        let removed = if is_subvolume(&path) { self.remove_subvolume(name, &path) } else { fs::remove_dir_all(&path) };
+        self.destroy(&self.root, name).map_err(PoolError::io(format!("remove volume {name}")))?;
+        self.remove_note(name)
+    }
+
+    /// Removes what is at `name` in `parent`; absent is fine.
+    fn destroy(&self, parent: &Path, name: &str) -> io::Result<()> {
+        let path = parent.join(name);
+        let removed =
+            if is_subvolume(&path) { self.destroy_subvolume(parent, name) } else { fs::remove_dir_all(&path) };
         match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(PoolError::io(format!("remove volume {name}"))(error))
-            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
-    fn remove_subvolume(&self, name: &str, path: &Path) -> io::Result<()> {
-        let id = File::open(path).and_then(btrfs::subvolume_id)?;
-        btrfs::destroy_subvolume(&self.directory, name)?;
+    fn destroy_subvolume(&self, parent: &Path, name: &str) -> io::Result<()> {
+        let id = File::open(parent.join(name)).and_then(btrfs::subvolume_id)?;
+        btrfs::destroy_subvolume(&File::open(parent)?, name)?;
         if self.quota.is_some() {
             self.doomed().push_back(id);
             self.forget_doomed_groups();
@@ -259,9 +282,10 @@ impl Pool {
     fn find_stale_groups(&self) -> Result<(), PoolError> {
         let Some(quota) = &self.quota else { return Ok(()) };
         let mut groups = quota.subvolume_groups().map_err(PoolError::io("list the pool's quota groups"))?;
-        for name in self.list()? {
-            let id = File::open(self.root.join(&name)).and_then(btrfs::subvolume_id);
-            let id = id.map_err(PoolError::io(format!("examine volume {name}")))?;
+        let volumes = self.list()?.into_iter().map(|name| self.root.join(name));
+        for path in volumes.chain(self.trashed_paths()?) {
+            let id = File::open(&path).and_then(btrfs::subvolume_id);
+            let id = id.map_err(PoolError::io(format!("examine {}", path.display())))?;
             groups.remove(&id);
         }
         self.doomed().extend(groups);
@@ -339,9 +363,17 @@ fn volumes_in(data: &Path) -> PathBuf {
     data.join("volumes")
 }
 
-/// Whether there are volumes that are directories.
+/// Whether there is a pool of any kind in the data directory `data`, mounted or not.
+pub fn exists(data: &Path) -> bool {
+    image::exists(data) || volumes_in(data).is_dir()
+}
+
+/// Whether there are volumes that are directories, in use or in the trash.
 pub(crate) fn has_volumes(data: &Path) -> bool {
-    fs::read_dir(volumes_in(data)).is_ok_and(|mut entries| entries.next().is_some())
+    let is_volume = |entry: fs::DirEntry| entry.file_name().to_str().is_some_and(|name| check_name(name).is_ok());
+    let holds = |path: &Path| fs::read_dir(path).is_ok_and(|entries| entries.flatten().any(is_volume));
+    let root = volumes_in(data);
+    holds(&root) || holds(&root.join(trash::DIRECTORY))
 }
 
 fn is_btrfs(path: &Path) -> io::Result<bool> {

@@ -41,29 +41,56 @@ pub(crate) fn volume_files(volume: &Path) -> PathBuf {
 }
 
 impl VolumeDirectory {
-    /// The volume in `directory`; makes it there if there is none, and clears away what a server left half done.
-    pub fn open(directory: &Path) -> io::Result<Self> {
+    fn at(directory: &Path) -> Self {
         let standing = Standing::of_this_process();
-        let volume = Self { files: volume_files(directory), staging: directory.join("staging"), standing };
+        Self { files: volume_files(directory), staging: directory.join("staging"), standing }
+    }
+
+    /// Makes an empty volume in `directory`, which exists.
+    pub fn create(directory: &Path) -> io::Result<Self> {
+        let volume = Self::at(directory);
+        fs::create_dir_all(&volume.staging)?;
+        // Made ready before it has its name: a crash leaves no volume that its user cannot write to.
+        let fresh = volume.staging.join("files");
+        fs::create_dir(&fresh)?;
+        fs::set_permissions(&fresh, Permissions::from_mode(0o755))?;
+        volume.standing.give(&fresh, USER, USER)?;
+        fs::rename(&fresh, &volume.files)?;
+        Ok(volume)
+    }
+
+    /// The volume in `directory`; clears away what a server left half done. None when its files are not there: they are
+    /// never made again.
+    pub fn open(directory: &Path) -> io::Result<Option<Self>> {
+        let volume = Self::at(directory);
+        if !volume.files.is_dir() {
+            return Ok(None);
+        }
         fs::create_dir_all(&volume.staging)?;
         volume.clear_staging()?;
-        if !volume.files.is_dir() {
-            // Made ready before it has its name: a crash leaves no volume that its user cannot write to.
-            let fresh = volume.staging.join("files");
-            fs::create_dir(&fresh)?;
-            fs::set_permissions(&fresh, Permissions::from_mode(0o755))?;
-            standing.give(&fresh, USER, USER)?;
-            fs::rename(&fresh, &volume.files)?;
-        }
-        Ok(volume)
+        Ok(Some(volume))
     }
 }
 
+/// Whether `directory` holds a volume that has something in it.
+pub(crate) fn holds_content(directory: &Path) -> bool {
+    fs::read_dir(volume_files(directory)).is_ok_and(|mut entries| entries.next().is_some())
+}
+
 impl Workshop {
-    /// Makes the volume, or opens it. Blocks.
+    /// Makes an empty volume. Blocks.
+    pub(crate) fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        check_name(name)?;
+        let volume = self.pool.create_volume(name, limit_bytes)?;
+        VolumeDirectory::create(volume.path()).map_err(EngineError::io(format!("prepare volume {name}")))
+    }
+
+    /// Opens a volume that exists. Blocks.
     pub(crate) fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         check_name(name)?;
-        let volume = self.pool.volume(name, limit_bytes)?;
-        VolumeDirectory::open(volume.path()).map_err(EngineError::io(format!("prepare volume {name}")))
+        let volume = self.pool.open_volume(name, limit_bytes)?;
+        let opened = VolumeDirectory::open(volume.path()).map_err(EngineError::io(format!("prepare volume {name}")))?;
+        let path = volume_files(volume.path());
+        opened.ok_or_else(|| EngineError::FilesMissing { name: name.to_owned(), path })
     }
 }

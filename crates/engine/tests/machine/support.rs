@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use launcher::users::Rights;
 use sandbar_engine::net::{EgressConfig, Policy, Rules};
-use sandbar_engine::{Boot, Engine, EngineConfig, Limits, Machine};
+use sandbar_engine::{Boot, BootFiles, Engine, EngineConfig, Limits, Machine};
 use tokio::runtime::Runtime;
 
 pub(crate) const LIMITS: Limits = Limits { cpu_count: 2, memory_mb: 512, disk_mb: 512, pids: 256 };
@@ -110,8 +110,10 @@ pub(crate) fn closed() -> Policy {
 }
 
 pub(crate) async fn boot_of(engine: &Engine, name: &str) -> Boot {
+    let known = engine.files().await.unwrap().iter().any(|known| known == name);
     Boot {
         name: name.to_owned(),
+        files: if known { BootFiles::Open } else { BootFiles::Create },
         template: engine.base_template().await.unwrap(),
         limits: LIMITS,
         egress: closed(),

@@ -28,7 +28,7 @@ struct Volume {
 impl Volume {
     fn new() -> Self {
         let name = fresh_name();
-        let directory = block_on(engine().open_volume(&name, LIMIT)).unwrap();
+        let directory = block_on(engine().create_volume(&name, LIMIT)).unwrap();
         Self { name, directory }
     }
 

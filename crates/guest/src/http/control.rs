@@ -9,6 +9,7 @@ use protocol::headers;
 use serde::de::DeserializeOwned;
 
 use super::{HttpError, Query, Reply, empty, json, no_route};
+use crate::lease::LeaseEnd;
 use crate::state::{Guest, WrongToken};
 
 /// Environment variables are the largest thing the host sends.
@@ -27,7 +28,7 @@ pub(super) async fn answer(guest: &Guest, request: Request<Incoming>) -> Result<
         }
         (&Method::PUT, LEASE_PATH) => {
             let lease = read::<Lease>(request).await?.ok_or_else(|| HttpError::bad_request("a lease is required"))?;
-            guest.lease.send_replace(lease.ends_unix_ms);
+            guest.lease.send_replace(LeaseEnd::from(lease));
             Ok(empty(StatusCode::NO_CONTENT))
         }
         (&Method::GET, LOG_PATH) => {

@@ -1,7 +1,7 @@
 //! States of files that builds can begin with instead of doing the same again. Each belongs to the cache alone: templates
 //! have copies, so a state can go at any time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -31,8 +31,13 @@ impl Layers {
         Self { records, known: Mutex::default() }
     }
 
-    pub(crate) async fn load(&self) -> Result<(), RecordsError> {
-        let layers = self.records.layers().await?;
+    /// Reads what earlier servers stored. States whose files are not `present` are forgotten: a build does their steps again.
+    pub(crate) async fn load(&self, present: &HashSet<FilesId>) -> Result<(), RecordsError> {
+        let (layers, lost): (Vec<Layer>, Vec<Layer>) =
+            self.records.layers().await?.into_iter().partition(|layer| present.contains(&layer.files));
+        for layer in lost {
+            self.records.remove_layer(&layer.key).await?;
+        }
         *self.known() = layers.into_iter().map(|layer| (layer.key.clone(), layer)).collect();
         Ok(())
     }

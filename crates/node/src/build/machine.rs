@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::BootFiles;
 use engine::net::{Policy, Rules};
 use protocol::guest::GuestConfig;
 use tokio::fs::File;
@@ -56,7 +57,7 @@ impl BuildMachine {
         files: Option<&FilesId>,
         resources: Resources,
     ) -> Result<Self, EngineError> {
-        let (id, token) = (SandboxId::random(), Token::random());
+        let (id, token) = (SandboxId::random_for_build(), Token::random());
         let booted = async {
             if let Some(files) = files {
                 world.engine.copy_files(files, &FilesId::from(&id)).await?;
@@ -78,6 +79,7 @@ impl BuildMachine {
                 .engine
                 .boot(Boot {
                     id: id.clone(),
+                    files: if files.is_some() { BootFiles::Open } else { BootFiles::Create },
                     resources,
                     egress: Policy::unheard(Rules::default()),
                     volumes: Vec::new(),

@@ -293,6 +293,9 @@ async fn carry_out(world: &Arc<World>, job: &Job, build: Uuid) {
     world.faults.pass(Point::BuildRecorded);
     match recorded {
         Ok(unused) => {
+            if let Some(template) = world.templates.get(&job.template) {
+                world.describe_template(&template).await;
+            }
             world.remove_unused(&unused).await;
             info!(template = job.template, %build, "a build has ended");
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::BootFiles;
 use protocol::guest::Lease;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -63,12 +64,19 @@ impl Owner {
 
     /// Puts the files in place and boots.
     async fn begin(&mut self, beginning: Beginning) -> Result<Arc<dyn Machine>, EngineError> {
-        if let Beginning::CopyOf(files) = beginning {
-            let engine = Arc::clone(&self.world.engine);
-            let id = FilesId::from(&self.record.id);
-            within("copying the template's files", engine.copy_files(&files, &id)).await?;
-        }
-        self.boot().await
+        let files = match beginning {
+            Beginning::Base => BootFiles::Create,
+            Beginning::InPlace => BootFiles::Open,
+            Beginning::CopyOf(files) => {
+                let engine = Arc::clone(&self.world.engine);
+                let id = FilesId::from(&self.record.id);
+                within("copying the template's files", engine.copy_files(&files, &id)).await?;
+                BootFiles::Open
+            }
+        };
+        let machine = self.boot(files).await?;
+        self.describe().await;
+        Ok(machine)
     }
 
     pub(super) async fn kill(&mut self) -> Result<(), SandboxError> {
@@ -166,7 +174,7 @@ impl Owner {
             Kept::Memory => {
                 // A frozen guest must not wake into a lease that ended long ago and end itself before it is told of the
                 // new one. One that does not answer now is frozen all the same.
-                let never = guest_call::put_lease(machine.guest_socket(), Lease { ends_unix_ms: None });
+                let never = guest_call::put_lease(machine.guest_socket(), Lease::default());
                 let _ = tokio::time::timeout(LEASE_PATIENCE, never).await;
                 within("freezing the sandbox", machine.freeze()).await
             }
@@ -211,8 +219,7 @@ impl Owner {
         self.advance(Event::ResumeAsked);
         self.publish();
         self.record.standing = Standing::Running;
-        self.record.lease = timeout;
-        self.record.end_at = clock::after(self.world.clock.now(), timeout);
+        self.begin_lease(timeout);
         self.record.on_timeout = on_timeout.unwrap_or(self.record.on_timeout);
         let resumed = match self.wake(kept, wanted).await {
             Ok(machine) => {
@@ -268,7 +275,7 @@ impl Owner {
             self.machine = None;
         }
         self.record.boot_id = uuid::Uuid::new_v4().to_string();
-        self.boot().await
+        self.boot(BootFiles::Open).await
     }
 
     /// After a resume that could not be completed: paused as before, or with the files alone if the memory went with it.
@@ -297,24 +304,30 @@ impl Owner {
         }
     }
 
+    /// Makes the lease end `timeout` from now, by both clocks.
+    fn begin_lease(&mut self, timeout: Duration) {
+        self.record.lease = timeout;
+        self.record.end_at = clock::after(self.world.clock.now(), timeout);
+        self.lease_end = self.world.clock.uptime().saturating_add(timeout);
+    }
+
     pub(super) async fn set_timeout(&mut self, timeout: Duration) -> Result<(), SandboxError> {
         self.check_running()?;
-        let end = clock::after(self.world.clock.now(), timeout);
-        self.change_lease(timeout, end).await
+        self.change_lease(timeout).await
     }
 
     /// Makes the lease end `duration` from now unless it ends later anyway.
     pub(super) async fn extend(&mut self, duration: Duration) -> Result<(), SandboxError> {
         self.check_running()?;
-        let end = clock::after(self.world.clock.now(), duration);
-        if end > self.record.end_at { self.change_lease(duration, end).await } else { Ok(()) }
+        let end = self.world.clock.uptime().saturating_add(duration);
+        if end > self.lease_end { self.change_lease(duration).await } else { Ok(()) }
     }
 
-    async fn change_lease(&mut self, lease: Duration, end: jiff::Timestamp) -> Result<(), SandboxError> {
-        let before = (self.record.lease, self.record.end_at);
-        (self.record.lease, self.record.end_at) = (lease, end);
+    async fn change_lease(&mut self, timeout: Duration) -> Result<(), SandboxError> {
+        let before = (self.record.lease, self.record.end_at, self.lease_end);
+        self.begin_lease(timeout);
         if let Err(error) = self.world.records.update(&self.record).await {
-            (self.record.lease, self.record.end_at) = before;
+            (self.record.lease, self.record.end_at, self.lease_end) = before;
             return Err(error.into());
         }
         self.publish();
@@ -332,14 +345,14 @@ impl Owner {
     /// The lease has ended: kill or pause, as it says. A sandbox whose memory cannot be kept keeps its files.
     pub(super) async fn expire(&mut self) {
         let outcome = match self.record.on_timeout {
-            OnTimeout::Kill => {
-                // The lease holds whether or not the database does; a record left over has ended at the next start.
-                if let Err(error) = self.world.records.remove(&self.record.id).await {
-                    warn!(sandbox = %self.record.id, error = %chain(&error), "the end of a lease was not recorded");
+            // Its files stay as long as a record names them: without the database the end is tried again.
+            OnTimeout::Kill => match self.world.records.remove(&self.record.id).await {
+                Ok(()) => {
+                    self.end("lease ended, sandbox killed").await;
+                    Ok(())
                 }
-                self.end("lease ended, sandbox killed").await;
-                Ok(())
-            }
+                Err(error) => Err(error.into()),
+            },
             OnTimeout::Pause(kept) => match self.pause(kept).await {
                 Err(error) if kept == Kept::Memory && self.state == State::Running => {
                     warn!(sandbox = %self.record.id, error = %chain(&error), "cannot keep the memory, keeping the files");

@@ -38,6 +38,7 @@ impl Owner {
             self.record = before;
             return Err(error.into());
         }
+        self.describe().await;
         if let Some(machine) = self.machine.clone() {
             // Before the rules: what they set headers of fails without.
             if self.state == State::Running {

@@ -14,14 +14,16 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::BootFiles;
 use futures::future::BoxFuture;
 use protocol::guest::{GuestConfig, Lease};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::clock;
+use crate::description::Description;
 use crate::egress::Egress;
 use crate::error::{FilesOwner, SandboxError};
 use crate::guest_call;
@@ -45,6 +47,11 @@ const FIRST_SAMPLE: Duration = Duration::from_secs(1);
 const SAMPLES_PER_LOG: u32 = 6;
 /// The owner does nothing else meanwhile, and a lease must end on time whatever the guest is busy with.
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a guest whose lease ends in a pause waits for a server that pauses it. Its memory would be lost if it ended; after this
+/// only its files are kept.
+const PAUSE_GRACE_SECONDS: u32 = 12 * 60 * 60;
+/// A clock that is kept right goes faster or slower by less than this between two readings.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 const WAITING_COMMANDS: usize = 64;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, SandboxError>>;
@@ -119,6 +126,8 @@ pub(crate) struct Owner {
     state: State,
     machine: Option<Arc<dyn Machine>>,
     live: Option<Arc<Live>>,
+    /// When the lease ends, by the uptime: the record has the same moment by the wall clock, which others may set.
+    lease_end: Duration,
     /// Tells the guest of its newest lease; a newer one replaces it.
     lease_push: Option<BoxFuture<'static, ()>>,
     /// Not before this is the end of the lease tried again.
@@ -134,8 +143,11 @@ impl Owner {
         let (view, seen) = watch::channel(View { record: Arc::new(record.clone()), state, live: None });
         let notes = Arc::new(Notes::default());
         let handle = Handle { commands: sender, view: seen, notes: Arc::clone(&notes) };
+        // A clock that was set back does not make a lease longer than it was asked to be.
+        let left = clock::until(world.clock.now(), record.end_at).min(record.lease);
         let owner = Self {
             world: Arc::clone(world),
+            lease_end: world.clock.uptime().saturating_add(left),
             commands,
             view,
             notes,
@@ -165,16 +177,18 @@ impl Owner {
             let runs = self.state == State::Running;
             let expiry = tokio::time::sleep(self.until_expiry());
             tokio::select! {
+                // What has happened comes before what is asked, always in this order.
+                biased;
+                () = stop.cancelled() => return self.leave().await,
+                // Readings also bring the loop round after the machine slept, which this timer does not notice.
+                () = expiry, if runs => self.expire().await,
+                () = exited(machine.as_deref()), if machine.is_some() => self.lose_machine().await,
+                () = wait(self.lease_push.as_mut()), if self.lease_push.is_some() => self.lease_push = None,
+                _ = sample.tick(), if runs => self.sample().await,
                 command = self.commands.recv() => match command {
                     Some(command) => self.obey(command).await,
                     None => break,
                 },
-                () = stop.cancelled() => return self.leave().await,
-                // Readings also bring the loop round after the clock was set, so a lease ends by the time of day.
-                () = expiry, if runs => self.expire().await,
-                () = exited(machine.as_deref()), if machine.is_some() => self.lose_machine().await,
-                _ = sample.tick(), if runs => self.sample().await,
-                () = wait(self.lease_push.as_mut()), if self.lease_push.is_some() => self.lease_push = None,
             }
         }
         self.world.forget(&self.record.id);
@@ -231,15 +245,16 @@ impl Owner {
     }
 
     fn until_expiry(&self) -> Duration {
-        let lease = clock::until(self.world.clock.now(), self.record.end_at);
+        let lease = self.lease_end.saturating_sub(self.world.clock.uptime());
         let retry = self.expiry_retry.map(|at| at.saturating_duration_since(Instant::now()));
         lease.max(retry.unwrap_or(Duration::ZERO))
     }
 
     /// Starts process 1 for the present boot ID.
-    async fn boot(&mut self) -> Result<Arc<dyn Machine>, EngineError> {
+    async fn boot(&mut self, files: BootFiles) -> Result<Arc<dyn Machine>, EngineError> {
         let boot = Boot {
             id: self.record.id.clone(),
+            files,
             resources: self.record.resources,
             egress: self.egress_policy(),
             volumes: self.record.volumes.clone(),
@@ -263,6 +278,13 @@ impl Owner {
         Ok(machine)
     }
 
+    /// Keeps beside the files what the sandbox is, for the day its record is lost.
+    async fn describe(&mut self) {
+        let (world, files) = (Arc::clone(&self.world), FilesId::from(&self.record.id));
+        let description = Description::for_sandbox(&self.record);
+        world.describe(&files, &description).await;
+    }
+
     /// Says whose files are missing, where the engine knows only their name in the pool.
     fn name_missing(&self, error: EngineError) -> SandboxError {
         let EngineError::FilesMissing { files, path } = error else { return error.into() };
@@ -278,7 +300,7 @@ impl Owner {
     /// Tells the guest until when it may live, now or as soon as it listens, without keeping anybody waiting.
     fn push_lease(&mut self) {
         let Some(machine) = self.machine.clone() else { return };
-        let lease = Lease { ends_unix_ms: Some(unix_ms(self.record.end_at)) };
+        let lease = lease_of(&self.record);
         self.lease_push = Some(Box::pin(async move {
             while let Err(error) = guest_call::put_lease(machine.guest_socket(), lease).await {
                 debug!(%error, "the guest was not told of its lease");
@@ -287,7 +309,27 @@ impl Owner {
         }));
     }
 
+    /// The end of the lease as the wall clock has it now. Where that clock was set, the record follows: the lease itself does not.
+    async fn follow_clock(&mut self) {
+        let left = self.lease_end.saturating_sub(self.world.clock.uptime());
+        let end = clock::after(self.world.clock.now(), left);
+        if end.duration_since(self.record.end_at).unsigned_abs() < CLOCK_TOLERANCE {
+            return;
+        }
+        let before = std::mem::replace(&mut self.record.end_at, end);
+        if let Err(error) = self.world.records.update(&self.record).await {
+            // The next reading tries again.
+            self.record.end_at = before;
+            warn!(sandbox = %self.record.id, error = %chain(&error), "the lease was not recorded by the clock as it is now");
+            return;
+        }
+        info!(sandbox = %self.record.id, %before, now = %end, "the clock was set; the lease has as long to go as before");
+        self.publish();
+        self.push_lease();
+    }
+
     async fn sample(&mut self) {
+        self.follow_clock().await;
         let Some(machine) = self.machine.clone() else { return };
         match within("reading what the sandbox uses", machine.usage()).await {
             Ok(usage) => {
@@ -373,6 +415,15 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
+/// What the guest is told: until when it may live, and how long it waits after that for a server.
+fn lease_of(record: &Record) -> Lease {
+    let grace_seconds = match record.on_timeout {
+        OnTimeout::Kill => None,
+        OnTimeout::Pause(_) => Some(PAUSE_GRACE_SECONDS),
+    };
+    Lease { ends_unix_ms: Some(unix_ms(record.end_at)), grace_seconds }
+}
+
 fn unix_ms(moment: jiff::Timestamp) -> u64 {
     u64::try_from(moment.as_millisecond()).unwrap_or(0)
 }
@@ -393,7 +444,8 @@ fn guest_config(record: &Record) -> GuestConfig {
         system_env: system_env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
         default_user: record.defaults.user.clone().unwrap_or_else(|| start_command::DEFAULT_USER.to_owned()),
         default_workdir: record.defaults.workdir.clone(),
-        lease_ends_unix_ms: Some(unix_ms(record.end_at)),
+        lease_ends_unix_ms: lease_of(record).ends_unix_ms,
+        lease_grace_seconds: lease_of(record).grace_seconds,
         memory_limit_bytes: u64::from(record.resources.memory_mb) * MIB,
         cpu_count: record.resources.cpu_count,
         disk_limit_bytes: u64::from(record.resources.disk_mb) * MIB,

@@ -51,6 +51,31 @@ impl Catalog {
         self.known.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<TemplateRecord>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// Stores a build whose files were brought back, in its template or in a new one if that is gone.
+    pub(crate) async fn adopt(&self, template: TemplateRecord) -> Result<(), RecordsError> {
+        let _turn = self.changing.lock().await;
+        let merged = match self.get(&template.id) {
+            Some(known) => {
+                let mut known = (*known).clone();
+                known.builds.retain(|build| !template.builds.iter().any(|back| back.id == build.id));
+                known.builds.extend(template.builds);
+                for (tag, meaning) in template.tags {
+                    known.tags.entry(tag).or_insert(meaning);
+                }
+                known
+            }
+            None if template.name.is_some() && self.all().iter().any(|known| known.name == template.name) => {
+                TemplateRecord { name: None, ..template }
+            }
+            None => template,
+        };
+        self.store(merged).await
+    }
+
     /// By its ID or its name. The default template is none of these.
     pub(crate) fn find(&self, reference: &Reference) -> Option<Arc<TemplateRecord>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);

@@ -2,6 +2,7 @@
 
 mod egress;
 mod life;
+mod missing;
 mod records;
 mod restart;
 mod snapshots;

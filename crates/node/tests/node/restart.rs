@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::support::{Lab, eventually, new_sandbox, pausing};
+use engine::BootFiles;
 use engine::net::{Policy, Rules};
 use protocol::guest::GuestConfig;
 use sandbar_node::lifecycle::Kept;
@@ -102,6 +103,7 @@ async fn changes_cut_short_are_undone() {
     let resources = pausing.resources;
     let boot = Boot {
         id: unknown,
+        files: BootFiles::Create,
         resources,
         egress: Policy::unheard(Rules::default()),
         volumes: Vec::new(),

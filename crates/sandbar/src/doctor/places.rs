@@ -7,7 +7,7 @@ use crate::local_server::LocalStarter;
 use crate::sandbox::show::printable;
 use futures::TryStreamExt as _;
 use futures::future::join_all;
-use sdk::{ListQuery, Secret};
+use sdk::{Client, ListQuery, Secret};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Something outside, and whether it can be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Place {
-    /// `provider`, `records` or `objects`.
+    /// `provider`, `records`, `objects` or `trash`.
     pub(super) what: &'static str,
     pub(super) name: String,
     pub(super) ok: bool,
@@ -36,8 +36,13 @@ pub(super) async fn look(config: &Config, file: Option<&Path>) -> Vec<Place> {
         Err(error) => return vec![Place::new("provider", "configuration", Err(format!("{error:#}")))],
     };
     let providers = workspaces.providers.iter().map(|provider| provider_at(config, file, provider));
-    let (mut places, records, objects) =
-        tokio::join!(join_all(providers), within(records(&workspaces)), within(objects(&workspaces)));
+    let (mut places, records, objects, trash) = tokio::join!(
+        join_all(providers),
+        within(records(&workspaces)),
+        within(objects(&workspaces)),
+        within(trash(config))
+    );
+    places.push(Place::new("trash", "this machine", trash));
     places.push(Place::new("records", workspaces.records.url.as_deref().unwrap_or("(a variable has it)"), records));
     places.push(Place::new("objects", workspaces.objects.url.as_deref().unwrap_or_default(), objects));
     places
@@ -69,6 +74,23 @@ fn local(config: &Config) -> Result<String, String> {
         Ok(Found::Busy) => Ok("this machine; the server is just starting or stopping".to_owned()),
         Ok(Found::Nobody | Found::Dead { .. }) => Ok("this machine; a server is started when it is needed".to_owned()),
         Err(error) => Err(format!("cannot look into {}: {error}", config.data.display())),
+    }
+}
+
+/// Files of the local server that no record names.
+async fn trash(config: &Config) -> Result<String, String> {
+    let Ok(Found::Serving(note)) = data::find_server(&config.data) else {
+        return Ok("no server runs that could tell".to_owned());
+    };
+    let client = Client::builder().ignore_environment().api_key(note.api_key).api_url(&note.url).sandbox_url(&note.url);
+    let rows = client.build().map_err(text)?.within(PATIENCE).trash().await.map_err(text)?;
+    let bytes: u64 = rows.iter().filter_map(|row| row.bytes).sum();
+    match rows.len() {
+        0 => Ok("empty: a record names every file of the pool".to_owned()),
+        count => Ok(format!(
+            "{count} that no record names, {} MiB on the disk; `sandbar recover` lists them and brings them back",
+            bytes.div_ceil(1 << 20)
+        )),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::workspace::house::Place;
 use crate::{runtime, up};
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use node::{Closing, Node, Seen};
+use node::{Closing, Node, OnMissing, Seen};
 use rustix::process::{Pid, Signal, kill_process};
 use sdk::model::ListedSandbox;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,8 @@ impl Down {
         let by_server = directory.take_ended();
         // A server ended its own; what an earlier one left behind is ended here.
         let left = runtime::block_on(async {
-            let node = up::open_node(&config, &directory).await?;
+            let on_missing = if self.yes { OnMissing::Accept } else { OnMissing::Refuse };
+            let node = up::open_node(&config, &directory, on_missing).await?;
             let found = workspaces_in(&node, if careful { save::UNKNOWN } else { save::AS_ASKED });
             if careful && !found.is_empty() {
                 node.close(Closing::Keep).await.context("cannot leave the sandboxes as they are")?;
@@ -203,7 +204,7 @@ fn refusal(unsaved: &[Unsaved]) -> anyhow::Error {
 fn has_workspaces(config: &Config) -> anyhow::Result<bool> {
     let Ok(directory) = DataDirectory::take(&config.data)? else { return Ok(true) };
     runtime::block_on(async {
-        let node = up::open_node(config, &directory).await?;
+        let node = up::open_node(config, &directory, OnMissing::Refuse).await?;
         let found = !workspaces_in(&node, save::UNKNOWN).is_empty();
         node.close(Closing::Keep).await.context("cannot leave the sandboxes as they are")?;
         Ok(found)

@@ -120,7 +120,8 @@ fn life(mut server: Server, sandbox: &Sandbox) {
         assert_eq!(server.call("DELETE", &format!("/sandboxes/{id}"), None).status, 204);
     }
     assert_eq!(server.call("DELETE", &format!("/templates/{snapshot}"), None).status, 204);
-    let volumes = || fs::read_dir(server.file("volumes")).map(Iterator::count).unwrap_or(0);
+    let is_volume = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
+    let volumes = || fs::read_dir(server.file("volumes")).map_or(0, |all| all.flatten().filter(is_volume).count());
     eventually("all files of sandboxes are gone", Duration::from_secs(60), || (volumes() == 0).then_some(()));
     let left = || processes_of(&server);
     eventually("all processes of sandboxes are gone", Duration::from_secs(30), || left().is_empty().then_some(()));

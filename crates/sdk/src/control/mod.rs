@@ -15,6 +15,7 @@ mod request;
 pub mod secrets;
 mod snapshot;
 pub mod templates;
+mod trash;
 pub mod volumes;
 
 pub use create::{Create, CreateError};

@@ -11,13 +11,15 @@ use std::time::Duration;
 
 const DOCKERFILE: &str = "FROM e2bdev/base AS one\nRUN echo one > /one\nFROM e2bdev/base\nCOPY --from=one /one /two\nRUN cat /two > /three\n";
 
-/// How many volumes the server's pool has.
+/// How many volumes the server's pool has, without those in its trash: what a killed server left half done is there.
 fn volumes(server: &Server) -> usize {
     let text = std::fs::read_to_string(server.file("server.json")).expect("the server says who it is");
     let about: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let root = format!("/proc/{}/root{}", about["pid"], server.data().canonicalize().expect("a path").display());
     let listed = ["pool", "volumes"].map(|name| std::fs::read_dir(Path::new(&root).join(name)));
-    listed.into_iter().flatten().map(|entries| entries.flatten().filter(|entry| entry.path().is_dir()).count()).sum()
+    let is_volume =
+        |entry: &std::fs::DirEntry| entry.path().is_dir() && !entry.file_name().to_string_lossy().starts_with('.');
+    listed.into_iter().flatten().map(|entries| entries.flatten().filter(is_volume).count()).sum()
 }
 
 /// Demands that the pool has so many, once what went is gone.

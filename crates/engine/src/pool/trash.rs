@@ -1,0 +1,180 @@
+//! Volumes that no record names are not deleted: they are renamed into a trash, from where they can be taken back.
+//!
+//! ```text
+//!   ROOT/NAME               a volume
+//!   ROOT/.notes/NAME.json   what it is, in its owner's words: enough to write a lost record again
+//!   ROOT/.trash/NAME        a volume that no record named
+//!   ROOT/.trash/NAME.json   since when, and its note
+//! ```
+//! Names of volumes have no dot, so neither directory is ever taken for a volume. A crash between two renames leaves a note
+//! without a volume, which means nothing.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Pool, PoolError, check_name};
+
+const NOTES: &str = ".notes";
+/// Beside the volumes.
+pub(super) const DIRECTORY: &str = ".trash";
+
+/// One volume in the trash.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trashed {
+    pub name: String,
+    pub since: SystemTime,
+    /// What it holds; none where that cannot be counted.
+    pub bytes: Option<u64>,
+    /// What its owner wrote about it, if anything.
+    pub note: Option<Value>,
+}
+
+/// What lies beside a volume in the trash.
+#[derive(Serialize, Deserialize)]
+struct TrashNote {
+    /// By the wall clock of that moment.
+    since_unix_ms: u64,
+    note: Option<Value>,
+}
+
+impl Pool {
+    /// Keeps `note` beside volume `name`, in the place of an earlier one. Not charged to the volume.
+    pub fn write_note(&self, name: &str, note: &Value) -> Result<(), PoolError> {
+        check_name(name)?;
+        self.check_present(name)?;
+        let directory = self.side_directory(NOTES)?;
+        write_json(&directory, name, note).map_err(PoolError::io(format!("describe volume {name}")))
+    }
+
+    /// What is known of volume `name`; a note that cannot be read counts as none.
+    pub fn note(&self, name: &str) -> Option<Value> {
+        read_json(&self.root.join(NOTES), name)
+    }
+
+    pub(super) fn remove_note(&self, name: &str) -> Result<(), PoolError> {
+        absent_is_fine(fs::remove_file(self.root.join(NOTES).join(json_of(name))))
+            .map_err(PoolError::io(format!("remove the description of volume {name}")))
+    }
+
+    /// Moves volume `name` to the trash.
+    /// # Errors
+    /// [`PoolError::Missing`] when there is none.
+    pub fn move_to_trash(&self, name: &str) -> Result<(), PoolError> {
+        check_name(name)?;
+        self.check_present(name)?;
+        let trash = self.side_directory(DIRECTORY)?;
+        let failed = || PoolError::io(format!("move volume {name} to the trash"));
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let note = TrashNote { since_unix_ms, note: self.note(name) };
+        write_json(&trash, name, &note).map_err(failed())?;
+        fs::rename(self.root.join(name), trash.join(name)).map_err(failed())?;
+        self.remove_note(name)
+    }
+
+    /// Makes what is in the trash as `name` a volume again.
+    /// # Errors
+    /// [`PoolError::Missing`] when the trash does not have it, [`PoolError::Io`] when there is a volume of that name.
+    pub fn take_from_trash(&self, name: &str) -> Result<(), PoolError> {
+        check_name(name)?;
+        let trash = self.root.join(DIRECTORY);
+        let (from, to) = (trash.join(name), self.root.join(name));
+        if !from.is_dir() {
+            return Err(PoolError::Missing { name: name.to_owned(), path: from });
+        }
+        let failed = || PoolError::io(format!("take volume {name} from the trash"));
+        if to.symlink_metadata().is_ok() {
+            return Err(failed()(io::ErrorKind::AlreadyExists.into()));
+        }
+        let note = trash_note(&trash, name).and_then(|note| note.note);
+        fs::rename(&from, &to).map_err(failed())?;
+        if let Some(note) = note {
+            self.write_note(name, &note)?;
+        }
+        absent_is_fine(fs::remove_file(trash.join(json_of(name)))).map_err(failed())
+    }
+
+    /// What is in the trash, by name.
+    pub fn trash(&self) -> Result<Vec<Trashed>, PoolError> {
+        let trash = self.root.join(DIRECTORY);
+        let mut found = Vec::new();
+        for path in self.trashed_paths()? {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let note = trash_note(&trash, name);
+            let since = match &note {
+                Some(note) => UNIX_EPOCH + Duration::from_millis(note.since_unix_ms),
+                // Young rather than old: it stays for its whole time.
+                None => SystemTime::now(),
+            };
+            let used = self.existing_at(&path, 0).and_then(|volume| volume.used_bytes());
+            let note = note.and_then(|note| note.note);
+            found.push(Trashed { name: name.to_owned(), since, bytes: used.ok(), note });
+        }
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(found)
+    }
+
+    /// Deletes what is in the trash as `name`; absent is fine.
+    pub fn delete_from_trash(&self, name: &str) -> Result<(), PoolError> {
+        check_name(name)?;
+        let trash = self.root.join(DIRECTORY);
+        let failed = || PoolError::io(format!("delete volume {name} from the trash"));
+        self.destroy(&trash, name).map_err(failed())?;
+        absent_is_fine(fs::remove_file(trash.join(json_of(name)))).map_err(failed())
+    }
+
+    pub(super) fn trashed_paths(&self) -> Result<Vec<PathBuf>, PoolError> {
+        let trash = self.root.join(DIRECTORY);
+        let failed = || PoolError::io(format!("list {}", trash.display()));
+        let entries = match fs::read_dir(&trash) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(failed())?,
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(failed())?.path();
+            if path.is_dir() {
+                paths.push(path);
+            }
+        }
+        Ok(paths)
+    }
+
+    fn side_directory(&self, name: &str) -> Result<PathBuf, PoolError> {
+        let path = self.root.join(name);
+        fs::create_dir_all(&path).map_err(PoolError::io(format!("make {}", path.display())))?;
+        Ok(path)
+    }
+}
+
+fn json_of(name: &str) -> String {
+    format!("{name}.json")
+}
+
+fn trash_note(trash: &Path, name: &str) -> Option<TrashNote> {
+    read_json(trash, name)
+}
+
+fn read_json<T: for<'a> Deserialize<'a>>(directory: &Path, name: &str) -> Option<T> {
+    serde_json::from_slice(&fs::read(directory.join(json_of(name))).ok()?).ok()
+}
+
+/// Atomic: written beside and renamed, so that a crash leaves the old text or the new one.
+fn write_json(directory: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
+    let (target, draft) = (directory.join(json_of(name)), directory.join(format!(".{name}.new")));
+    let mut file = fs::File::create(&draft)?;
+    file.write_all(&serde_json::to_vec(value)?)?;
+    fs::rename(draft, target)
+}
+
+fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,182 @@
+//! What is kept beside files in the pool: enough to write a lost record again. No secrets are in it: tokens are made anew when
+//! a record is written again, values of variables, headers and proxies are left out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::egress::{Egress, Lists};
+use crate::id::{FilesId, SandboxId, Token};
+use crate::ingress::Ingress;
+use crate::lifecycle::Kept;
+use crate::sandbox::{OnTimeout, Record, Resources, Standing};
+use crate::template::{Build, BuildFiles, Defaults, Tag, Template, TemplateRecord};
+use crate::volume::{Volume, VolumeMount};
+
+/// What files are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Description {
+    Sandbox(Box<DescribedSandbox>),
+    /// One build of a template; a snapshot is one, too.
+    Template(Box<DescribedBuild>),
+    Volume {
+        id: String,
+        name: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DescribedSandbox {
+    pub id: String,
+    pub template_id: String,
+    pub template_alias: Option<String>,
+    pub started_at: Timestamp,
+    lease_seconds: u64,
+    resources: Resources,
+    secure: bool,
+    public_traffic: bool,
+    allow_internet: Option<bool>,
+    egress: Egress,
+    ingress: Ingress,
+    volumes: Vec<VolumeMount>,
+    /// Absent: it is killed.
+    pause_on_timeout: Option<PauseOnTimeout>,
+    auto_resume: bool,
+    pub metadata: BTreeMap<String, String>,
+    /// Variables whose values are not kept here.
+    pub env_names: Vec<String>,
+    defaults: Defaults,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PauseOnTimeout {
+    Memory,
+    Files,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DescribedBuild {
+    pub template_id: String,
+    pub name: Option<String>,
+    public: bool,
+    created_at: Timestamp,
+    build: Build,
+    pub tags: Vec<String>,
+}
+
+impl Description {
+    pub(crate) fn for_sandbox(record: &Record) -> Self {
+        let lists = record.egress.lists();
+        // Its traffic went through a proxy, whose password is not kept: without it the sandbox reaches nothing.
+        let allow_internet = if lists.proxy.is_some() { Some(false) } else { record.allow_internet };
+        let plain = Lists { headers: BTreeMap::new(), proxy: None, ..lists.clone() };
+        Self::Sandbox(Box::new(DescribedSandbox {
+            id: record.id.to_string(),
+            template_id: record.template.id.clone(),
+            template_alias: record.template.alias.clone(),
+            started_at: record.started_at,
+            lease_seconds: record.lease.as_secs(),
+            resources: record.resources,
+            secure: record.access_token.is_some(),
+            public_traffic: record.traffic_token.is_none(),
+            allow_internet,
+            egress: Egress::try_from(plain).expect("a part of valid lists is valid"),
+            ingress: record.ingress.clone(),
+            volumes: record.volumes.clone(),
+            pause_on_timeout: match record.on_timeout {
+                OnTimeout::Kill => None,
+                OnTimeout::Pause(Kept::Memory) => Some(PauseOnTimeout::Memory),
+                OnTimeout::Pause(Kept::Files) => Some(PauseOnTimeout::Files),
+            },
+            auto_resume: record.auto_resume,
+            metadata: record.metadata.clone(),
+            env_names: record.env_vars.keys().cloned().collect(),
+            defaults: record.defaults.clone(),
+        }))
+    }
+
+    pub(crate) fn for_volume(volume: &Volume) -> Self {
+        Self::Volume { id: volume.id.clone(), name: volume.name.clone() }
+    }
+
+    /// Of every build of a template that has files of its own.
+    pub(crate) fn for_builds(template: &TemplateRecord) -> Vec<(FilesId, Self)> {
+        let of = |build: &Build| {
+            let BuildFiles::Kept(files) = &build.files else { return None };
+            let tags = template.tags.iter().filter(|(_, tag)| tag.build == build.id).map(|(name, _)| name.clone());
+            let described = DescribedBuild {
+                template_id: template.id.clone(),
+                name: template.name.clone(),
+                public: template.public,
+                created_at: template.created_at,
+                build: build.clone(),
+                tags: tags.collect(),
+            };
+            Some((files.clone(), Self::Template(Box::new(described))))
+        };
+        template.builds.iter().filter_map(of).collect()
+    }
+
+    /// Whether a person means this by `text`: an id, or the name of a template or volume.
+    pub(crate) fn is_called(&self, text: &str) -> bool {
+        match self {
+            Self::Sandbox(sandbox) => sandbox.id == text,
+            Self::Template(build) => build.template_id == text || build.name.as_deref() == Some(text),
+            Self::Volume { id, name } => id == text || name == text,
+        }
+    }
+}
+
+impl DescribedSandbox {
+    /// The record of a sandbox that is paused with its files, with tokens of its own.
+    pub(crate) fn record(self, id: SandboxId, now: Timestamp) -> Record {
+        Record {
+            id,
+            template: Template { id: self.template_id, alias: self.template_alias },
+            standing: Standing::Paused(Kept::Files),
+            instance: None,
+            started_at: self.started_at,
+            end_at: now,
+            lease: Duration::from_secs(self.lease_seconds),
+            resources: self.resources,
+            access_token: self.secure.then(Token::random),
+            traffic_token: (!self.public_traffic).then(Token::random),
+            allow_internet: self.allow_internet,
+            egress: self.egress,
+            ingress: self.ingress,
+            volumes: self.volumes,
+            on_timeout: match self.pause_on_timeout {
+                None => OnTimeout::Kill,
+                Some(PauseOnTimeout::Memory) => OnTimeout::Pause(Kept::Memory),
+                Some(PauseOnTimeout::Files) => OnTimeout::Pause(Kept::Files),
+            },
+            auto_resume: self.auto_resume,
+            metadata: self.metadata,
+            env_vars: BTreeMap::new(),
+            mcp: None,
+            boot_id: Uuid::new_v4().to_string(),
+            defaults: self.defaults,
+        }
+    }
+}
+
+impl DescribedBuild {
+    /// A template that has this build alone.
+    pub(crate) fn record(self, now: Timestamp) -> TemplateRecord {
+        let tag = Tag { build: self.build.id, created_at: now };
+        TemplateRecord {
+            id: self.template_id,
+            name: self.name,
+            public: self.public,
+            created_at: self.created_at,
+            updated_at: now,
+            tags: self.tags.into_iter().map(|name| (name, tag)).collect(),
+            builds: vec![self.build],
+        }
+    }
+}
