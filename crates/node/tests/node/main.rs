@@ -5,6 +5,7 @@ mod life;
 mod missing;
 mod records;
 mod restart;
+mod simulation;
 mod snapshots;
 mod support;
 mod volumes;
