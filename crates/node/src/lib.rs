@@ -19,6 +19,7 @@ mod fork;
 mod guest_call;
 mod guest_files;
 mod guest_process;
+mod health;
 mod id;
 mod ingress;
 pub mod lifecycle;
@@ -53,6 +54,7 @@ pub use egress::{
 };
 pub use error::{CreateError, FilesOwner, OpenError, SandboxError};
 pub use faults::Point;
+pub use health::{Fault, Health, Unwritable};
 pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
 pub use images::Credentials;
 pub use ingress::Ingress;

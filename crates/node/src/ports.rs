@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 
 use crate::build::Layer;
 use crate::description::Description;
+use crate::health::Unwritable;
 use crate::id::{FilesId, SandboxId};
 use crate::sandbox::{Created, Record, Repeatable, Resources};
 use crate::secret::Secret;
@@ -71,6 +72,9 @@ pub enum EngineError {
     /// Files that were to be opened or copied are not there. Opening never makes them.
     #[error("files {files} are missing from the pool at {}", path.display())]
     FilesMissing { files: FilesId, path: PathBuf },
+    /// The pool's file system refuses changes; [`Engine::fault`] reports the same.
+    #[error(transparent)]
+    ReadOnly(#[from] Unwritable),
     #[error("{what}")]
     Failed { what: &'static str, source: Box<dyn Error + Send + Sync> },
 }
@@ -157,6 +161,10 @@ pub trait Engine: Trash {
     async fn create_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
     /// Opens a volume. [`EngineError::FilesMissing`] when it is not there.
     async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
+    /// Why the pool refuses changes, while it does. Reads a state that the engine keeps current; does no I/O.
+    fn fault(&self) -> Option<Unwritable> {
+        None
+    }
 }
 
 /// One booted sandbox. Dropping the handle leaves it running.
@@ -236,4 +244,8 @@ pub trait Records: TemplateRecords + VolumeRecords + SecretRecords {
     async fn creation(&self, key: &str) -> Result<Option<(String, Created)>, RecordsError>;
     /// Forgets the keys of creates before `moment`.
     async fn forget_creations(&self, before: Timestamp) -> Result<(), RecordsError>;
+    /// Why the records refuse changes, while they do. Reads a state that the records keep current; does no I/O.
+    fn fault(&self) -> Option<Unwritable> {
+        None
+    }
 }

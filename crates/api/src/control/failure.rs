@@ -106,6 +106,9 @@ impl From<SandboxError> for Failure {
             SandboxError::Stopping | SandboxError::Engine(EngineError::NoSpace) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
             }
+            SandboxError::Engine(EngineError::ReadOnly(_)) => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
+            }
             SandboxError::Engine(EngineError::Failed { .. }) | SandboxError::Records(_) => {
                 let failure = Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
                 Self { causes: Some(with_causes(&error)), ..failure }

@@ -1,0 +1,74 @@
+//! Whether this machine accepts changes. A part that refuses them reports a [`Fault`] until it has recovered by itself.
+//!
+//! Both parts report the same way: the port's `fault` is a cheap read of a state that the adapter keeps current
+//! (no I/O, no wait), so that `/health` and `/ready` may ask for it with every request.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+
+use crate::node::Node;
+
+/// A file system or file that refuses changes. What was written before can still be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} accepts no changes since {since}: {cause}", .path.display())]
+pub struct Unwritable {
+    /// What refuses: the database's file, the pool's mount point or image.
+    pub path: PathBuf,
+    /// What happened and what to do, as one sentence for the operator.
+    pub cause: String,
+    pub since: Timestamp,
+}
+
+/// A part of the node that refuses changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// The database of sandboxes cannot be written: full disk, I/O error, damaged file.
+    RecordsReadOnly(Unwritable),
+    /// The pool's file system was aborted by the kernel or is mounted read-only.
+    PoolReadOnly(Unwritable),
+}
+
+impl Fault {
+    /// The part's name in `/ready`.
+    pub fn part(&self) -> &'static str {
+        match self {
+            Self::RecordsReadOnly(_) => "records",
+            Self::PoolReadOnly(_) => "pool",
+        }
+    }
+
+    pub fn unwritable(&self) -> &Unwritable {
+        match self {
+            Self::RecordsReadOnly(unwritable) | Self::PoolReadOnly(unwritable) => unwritable,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.part(), self.unwritable())
+    }
+}
+
+/// All faults of the node at one moment; none when it accepts changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Health {
+    pub faults: Vec<Fault>,
+}
+
+impl Health {
+    pub fn is_ok(&self) -> bool {
+        self.faults.is_empty()
+    }
+}
+
+impl Node {
+    /// Reads what the ports report; does no I/O.
+    pub fn health(&self) -> Health {
+        let records = self.world.records.fault().map(Fault::RecordsReadOnly);
+        let pool = self.world.engine.fault().map(Fault::PoolReadOnly);
+        Health { faults: records.into_iter().chain(pool).collect() }
+    }
+}
