@@ -3,9 +3,9 @@
 //! Invariants: files appear whole; a certificate is never there before its key, and a key is replaced only when no certificate
 //! is there. So whatever a killed process leaves is either nothing, a key alone, or both.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,8 +23,6 @@ use crate::{AuthorityError, CERTIFICATE, pem};
 
 const KEY: &str = "key.pem";
 const LOCK: &str = "lock";
-/// What a killed process may leave; removed by the next that has the lock.
-const DRAFT: &str = ".draft-";
 
 /// Replacing it asks everybody to trust anew, so it should outlive the machine.
 const LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
@@ -45,7 +43,6 @@ pub(crate) fn load_or_make(directory: &Path, common_name: &str, only: &[&str]) -
     let failed = |source| AuthorityError::Directory { directory: directory.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
     let _lock = lock(directory)?;
-    sweep(directory).map_err(failed)?;
     let key = read(&directory.join(KEY)).map_err(failed)?;
     match (key, read(&directory.join(CERTIFICATE)).map_err(failed)?) {
         (Some(key), Some(certificate)) => load(&key, certificate)
@@ -68,8 +65,9 @@ fn make(directory: &Path, common_name: &str, only: &[&str]) -> Result<Kept, Auth
     }
     let certificate = params.self_signed(&key).map_err(AuthorityError::Sign)?;
     let certificate_pem = pem::encode("CERTIFICATE", certificate.der());
-    write(directory, KEY, &pem::encode("PRIVATE KEY", key.serialized_der()), 0o600).map_err(failed)?;
-    write(directory, CERTIFICATE, &certificate_pem, 0o644).map_err(failed)?;
+    let key_pem = pem::encode("PRIVATE KEY", key.serialized_der());
+    durable::write(&directory.join(KEY), key_pem.as_bytes(), 0o600).map_err(failed)?;
+    durable::write(&directory.join(CERTIFICATE), certificate_pem.as_bytes(), 0o644).map_err(failed)?;
     tracing::info!(directory = %directory.display(), "made a certificate authority");
     Ok(Kept { certificate: certificate.into(), certificate_pem, issuer: Issuer::new(params, key) })
 }
@@ -131,32 +129,12 @@ fn lock(directory: &Path) -> Result<File, AuthorityError> {
     }
 }
 
-fn sweep(directory: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(DRAFT) {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn write(directory: &Path, name: &str, content: &str, mode: u32) -> io::Result<()> {
-    let permissions = Permissions::from_mode(mode);
-    let mut draft = tempfile::Builder::new().prefix(DRAFT).permissions(permissions.clone()).tempfile_in(directory)?;
-    draft.as_file().set_permissions(permissions)?; // Whatever the process's mask took away.
-    draft.write_all(content.as_bytes())?;
-    draft.as_file().sync_all()?;
-    draft.persist(directory.join(name)).map_err(|error| error.error)?;
-    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]

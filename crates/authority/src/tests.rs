@@ -105,10 +105,10 @@ fn what_a_killed_process_left_is_no_obstacle() {
     open(other.path());
     // Killed between the two files, and while it wrote one.
     fs::copy(other.path().join("key.pem"), data.path().join("key.pem")).expect("a copy");
-    fs::write(data.path().join(".draft-x"), "half").expect("a draft");
+    fs::write(data.path().join(".certificate.pem.new"), "half").expect("a draft");
     let authority = open(data.path());
     verify(&authority, &authority.certified("a.test").expect("a leaf"), "a.test", SystemTime::now()).expect("valid");
-    assert!(!data.path().join(".draft-x").exists());
+    assert!(!data.path().join(".certificate.pem.new").exists());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use launcher::Stopwatch;
@@ -39,6 +40,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const ROOM_TO_MOUNT: u64 = 16 << 20;
 /// In a volume: how it was last booted.
 const RECORD: &str = "boot.json";
+const RECORD_DRAFT: &str = "boot.json.new";
 /// In a volume: what the sandbox wrote.
 pub(crate) const WRITABLE: &str = "up";
 
@@ -83,12 +85,17 @@ impl Record {
         serde_json::from_slice(&fs::read(volume.join(RECORD)).ok()?).ok()
     }
 
-    /// A full volume must boot: nothing is written that is there already.
+    /// Replaces the record whole. A full volume must boot: nothing is written that is there already.
+    ///
+    /// Not synced, since that would cost every boot a flush: a power cut may leave the record before, whose allowance
+    /// is too large at most. Before a copy is made the kernel writes the source out, its record included.
     pub(crate) fn write(&self, volume: &Path) -> io::Result<()> {
         if Self::read(volume).as_ref() == Some(self) {
             return Ok(());
         }
-        fs::write(volume.join(RECORD), serde_json::to_vec(self)?)
+        let draft = volume.join(RECORD_DRAFT);
+        fs::write(&draft, serde_json::to_vec(self)?)?;
+        fs::rename(draft, volume.join(RECORD))
     }
 }
 
@@ -206,6 +213,7 @@ impl Workshop {
         let mut watch = Stopwatch::start();
         let ids = self.ranges.take().map_err(EngineError::TooMany)?;
         let limit = u64::from(limits.disk_mb) << 20;
+        let existed = self.pool.path_of(&name).is_dir();
         // A full volume must boot: mounting takes a little room, else the overlay turns read-only.
         let volume = match files {
             BootFiles::Create => self.pool.create_volume(&name, limit + ROOM_TO_MOUNT)?,
@@ -241,7 +249,16 @@ impl Workshop {
         remove(&names_beside(&scaffold.socket))?;
         let socket = scaffold.socket.clone();
         let connect = |pid| Network::connect(pid, config, egress, &socket);
-        let (instance, network) = self.launch(&mut scaffold, &spec, &guest_config, connect, &mut watch)?;
+        // A flush of the disk takes about as long as a launch, so both run at once.
+        let record = volume.path().join(RECORD);
+        let (launched, synced) = thread::scope(|scope| {
+            let syncing = (!existed).then(|| scope.spawn(|| self.pool.sync_new(&volume, &[&record])));
+            let launched = self.launch(&mut scaffold, &spec, &guest_config, connect, &mut watch);
+            (launched, syncing.map_or(Ok(()), |syncing| syncing.join().expect("a sync does not panic")))
+        });
+        let (instance, network) = launched?;
+        synced.map_err(EngineError::io(format!("write volume {} to the disk", scaffold.name)))?;
+        watch.mark("volume synced");
         debug!(sandbox = scaffold.name, marks = ?watch.marks, "boot, seen by the server");
         volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", scaffold.name)))?;
         Ok(Started { instance, network, volume, scaffold })

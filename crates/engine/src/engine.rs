@@ -245,10 +245,11 @@ impl Engine {
         blocking(move || shared.workshop.copy(&from, &to)).await
     }
 
-    /// Writes out what sandboxes have changed, so that [`Engine::copy_files`] need not: call it before freezing.
+    /// Writes what sandboxes have changed to the disk. Before freezing, it saves [`Engine::copy_files`] that work; after a
+    /// pause it makes sure that a power cut takes nothing.
     pub async fn sync_files(&self) -> Result<(), EngineError> {
         let shared = self.0.clone();
-        blocking(move || shared.workshop.pool.sync().map_err(EngineError::io("write the pool out"))).await
+        blocking(move || shared.workshop.pool.commit().map_err(EngineError::io("write the pool out"))).await
     }
 
     /// Makes a volume that sandboxes can have, see [`Boot::volumes`]. [`Engine::remove_files`] removes it.

@@ -50,7 +50,11 @@ impl Workshop {
                 let lacks = rootfs::furnish(&root.path, self.standing).map_err(failed())?;
                 let record = Record { layers: Default::default(), limit_bytes, shared_bytes: 0 };
                 // The mark last: what a killed server left half done is swept, and never taken for whole.
-                record.write(volume.path()).and_then(|()| fs::write(volume.path().join(MARK), "")).map_err(failed())?;
+                record
+                    .write(volume.path())
+                    .and_then(|()| fs::write(volume.path().join(MARK), ""))
+                    .and_then(|()| self.pool.commit())
+                    .map_err(failed())?;
                 Ok(Ok(lacks))
             }
         });

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -165,15 +165,10 @@ impl DataDirectory {
         count
     }
 
-    /// Written beside its place and renamed, so that a reader never sees half of it.
+    /// Replaces a file of the directory; a reader never sees a part of it, and a power cut does not undo it.
     fn write_whole(&self, name: &str, content: &[u8]) -> anyhow::Result<()> {
-        let draft = self.path.join(format!("{name}.new"));
-        let place = self.path.join(name);
-        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&draft)?;
-        file.write_all(content)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&draft, &place))
-            .with_context(|| format!("cannot write {}", place.display()))
+        let path = self.path.join(name);
+        durable::write(&path, content, 0o600).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

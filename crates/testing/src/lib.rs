@@ -3,6 +3,7 @@
 //!
 //! Only ever a dev-dependency. It knows how programs are started, and nothing of what the tests are about.
 
+mod disk;
 pub mod postgres;
 mod program;
 mod s3;
@@ -11,6 +12,7 @@ mod tied;
 mod user;
 mod waiting;
 
+pub use disk::{Disk, PowerCut};
 pub use program::{program, without_settings};
 pub use s3::S3Server;
 #[cfg(feature = "client")]

@@ -10,6 +10,7 @@ use crate::sys::btrfs;
 
 impl Pool {
     /// Makes volume `to`, which must not exist, with all that `from` holds. Whoever writes to `from` must be stopped first.
+    /// The copy is on the disk when this returns: on btrfs the kernel commits a snapshot by itself.
     ///
     /// On btrfs a crash leaves the whole copy or none; elsewhere part of one may be left under the new name.
     /// # Errors
@@ -25,7 +26,7 @@ impl Pool {
             return Err(failed()(io::ErrorKind::AlreadyExists.into()));
         }
         let copied = if self.kind == PoolKind::Directory {
-            copy_tree(&source, &target)
+            copy_tree(&source, &target).and_then(|()| self.commit())
         } else {
             let charge = self.quota.as_ref().map(|quota| quota.charge(limit_bytes));
             File::open(&source).and_then(|source| btrfs::snapshot_subvolume(&self.directory, source, to, charge))
@@ -42,11 +43,6 @@ impl Pool {
     pub(super) fn existing_at(&self, path: &Path, limit_bytes: u64) -> io::Result<Volume> {
         let quota = self.quota.clone().filter(|_| is_subvolume(path));
         Volume::open(path.to_owned(), quota, limit_bytes)
-    }
-
-    /// Writes out what is still in memory, so that a copy made soon after takes no time.
-    pub fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(&self.directory)?)
     }
 }
 

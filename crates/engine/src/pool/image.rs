@@ -38,7 +38,7 @@ pub(super) fn create(data: &Path, bytes: u64) -> Result<(), PoolError> {
         return Err(PoolError::io(format!("make {}", image.display()))(source));
     }
     let unfinished = data.join("pool.img.new");
-    let written = write(&unfinished, bytes).and_then(|()| fs::rename(&unfinished, &image));
+    let written = write(&unfinished, bytes).and_then(|()| durable::rename(&unfinished, &image));
     written.map_err(|error| {
         let _ = fs::remove_file(&unfinished);
         PoolError::io(format!("make {}", image.display()))(error)

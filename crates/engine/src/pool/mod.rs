@@ -12,6 +12,7 @@
 //! because two would be two file systems writing over each other; quotas are never switched on in a file system that is
 //! not ours, because that keeps older kernels from mounting it.
 
+mod commit;
 mod copy;
 mod forecast;
 mod image;
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{StatVfs, statfs, statvfs};
 
+use self::commit::GroupCommit;
 use self::image::Mounted;
 use self::quota::Quota;
 use crate::standing::Standing;
@@ -102,6 +104,7 @@ pub struct Pool {
     doomed: Mutex<VecDeque<u64>>,
     /// When the guard last gave free space back to the host.
     trimmed: Mutex<Option<Instant>>,
+    commits: GroupCommit,
     _mounted: Option<Mounted>,
 }
 
@@ -157,6 +160,7 @@ impl Pool {
             shortcoming,
             doomed: Mutex::default(),
             trimmed: Mutex::default(),
+            commits: GroupCommit::default(),
             _mounted: Some(mounted),
         };
         pool.find_stale_groups()?;
@@ -182,6 +186,7 @@ impl Pool {
             shortcoming,
             doomed: Mutex::default(),
             trimmed: Mutex::default(),
+            commits: GroupCommit::default(),
             _mounted: None,
         })
     }
@@ -231,6 +236,26 @@ impl Pool {
             }
             _ => Err(PoolError::Missing { name: name.to_owned(), path }),
         }
+    }
+
+    /// Writes everything that sandboxes and volumes changed to the disk. Callers at one time share a `syncfs`. Blocks.
+    pub fn commit(&self) -> io::Result<()> {
+        self.commits.run(|| Ok(rustix::fs::syncfs(&self.directory)?))
+    }
+
+    /// Writes the entry of a new volume to the disk, with what is directly in it: `files` are its files and directories,
+    /// and what sandboxes write elsewhere stays in memory. Blocks.
+    pub(crate) fn sync_new(&self, volume: &Volume, files: &[&Path]) -> io::Result<()> {
+        for file in files {
+            File::open(file)?.sync_all()?;
+        }
+        if self.kind == PoolKind::Directory {
+            durable::sync_directory(volume.path())?;
+            return self.directory.sync_all();
+        }
+        // A new subvolume cannot be in btrfs's log, so that syncing anything in it commits the whole transaction, with
+        // the pool's entry for it. A sync of the pool's directory would make this caller wait for the next one's, too.
+        if files.is_empty() { durable::sync_directory(volume.path()) } else { Ok(()) }
     }
 
     /// Removes volume `name` with all that is in it; absent is fine. A subvolume goes at once, a directory file by file.

@@ -167,7 +167,10 @@ impl VolumeDirectory {
         let Some((above, name)) = path.split() else { return Err(ContentError::Exists(path.to_string())) };
         let directory = if parents { self.make_all(&above)? } else { self.follow(&above, OFlags::DIRECTORY)? };
         let made = make_one(directory.as_fd(), name, owner.check()?, self.standing);
-        entry(path, made.map_err(ContentError::about(path))?.as_fd(), self.standing)
+        let made = made.map_err(ContentError::about(path))?;
+        sync(made.as_fd())?;
+        sync(directory.as_fd())?;
+        entry(path, made.as_fd(), self.standing)
     }
 
     /// Opens a file for reading; links are followed inside the volume.
@@ -186,10 +189,14 @@ impl VolumeDirectory {
     /// Changes owner and permissions; of a link, the owner alone.
     pub fn change(&self, path: &VolumePath, owner: Owner) -> Result<Entry, ContentError> {
         let held = self.hold(path)?;
-        let is_link = entry(path, held.as_fd(), self.standing)?.kind == Kind::Symlink;
+        let kind = entry(path, held.as_fd(), self.standing)?.kind;
         let owner = owner.check()?;
-        let owner = if is_link { Owner { mode: None, ..owner } } else { owner };
+        let owner = if kind == Kind::Symlink { Owner { mode: None, ..owner } } else { owner };
         owner.apply(held.as_fd(), self.standing).map_err(ContentError::about(path))?;
+        // A link, a pipe and a device have no descriptor that could be synced; only whose they are may be lost.
+        if matches!(kind, Kind::File | Kind::Directory) {
+            sync(held.as_fd())?;
+        }
         entry(path, held.as_fd(), self.standing)
     }
 
@@ -214,7 +221,7 @@ impl VolumeDirectory {
             .map_err(ContentError::about(path))
     }
 
-    /// The directory at `path`, made with all above it where there is none.
+    /// The directory at `path`, made with all above it where there is none; what was made is on the disk, but for the last.
     pub(super) fn make_all(&self, path: &VolumePath) -> Result<OwnedFd, ContentError> {
         let mut directory = self.root()?;
         for count in 1..=path.parts().len() {
@@ -222,7 +229,9 @@ impl VolumeDirectory {
             directory = match self.follow(&part, OFlags::DIRECTORY) {
                 Err(ContentError::NotFound(_)) => {
                     let made = make_one(directory.as_fd(), part.name(), Owner::default(), self.standing);
-                    made.map_err(ContentError::about(&part))?
+                    let made = made.map_err(ContentError::about(&part))?;
+                    sync(directory.as_fd())?;
+                    made
                 }
                 found => found?,
             };
@@ -251,6 +260,12 @@ fn make_one(directory: BorrowedFd<'_>, name: &str, owner: Owner, standing: Stand
     let made = openat(directory, name, flags, Mode::empty())?;
     owner.or_usual(0o755).apply(made.as_fd(), standing)?;
     Ok(made)
+}
+
+/// Writes the file or directory that `held` leads to, which may be open as a path only, to the disk.
+pub(super) fn sync(held: BorrowedFd<'_>) -> io::Result<()> {
+    let link = format!("/proc/self/fd/{}", held.as_raw_fd());
+    Ok(rustix::fs::fsync(open(link, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)?)
 }
 
 /// The names in a directory, sorted. Those that are no text are left out: no path in a request can name them.

@@ -82,7 +82,11 @@ impl Workshop {
     pub(crate) fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         check_name(name)?;
         let volume = self.pool.create_volume(name, limit_bytes)?;
-        VolumeDirectory::create(volume.path()).map_err(EngineError::io(format!("prepare volume {name}")))
+        let created = VolumeDirectory::create(volume.path()).and_then(|directory| {
+            self.pool.sync_new(&volume, &[&directory.files, &directory.staging])?;
+            Ok(directory)
+        });
+        created.map_err(EngineError::io(format!("prepare volume {name}")))
     }
 
     /// Opens a volume that exists. Blocks.

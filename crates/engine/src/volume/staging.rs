@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, open, openat, renameat
 use rustix::io::Errno;
 
 use super::VolumeDirectory;
-use super::content::{ContentError, Entry, Owner};
+use super::content::{ContentError, Entry, Owner, sync};
 use super::path::VolumePath;
 
 /// Names in staging are used once in the life of a server; its next one finds staging empty.
@@ -54,6 +54,7 @@ impl VolumeDirectory {
     }
 
     /// Puts a staged file in its place, whole, with the directories above it. What is there is replaced, or kept and refused.
+    /// On success the block device has the file, its name and its owner: a power cut does not undo it.
     pub fn place(
         &self,
         staged: &Staged,
@@ -65,12 +66,13 @@ impl VolumeDirectory {
         let Some((above, name)) = path.split() else {
             return Err(ContentError::Unfit(path.to_string(), "a directory"));
         };
-        staged.file.sync_data()?;
         owner.apply(staged.file.as_fd(), self.standing).map_err(io::Error::from)?;
+        staged.file.sync_all()?;
         let directory = self.make_all(&above)?;
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         renameat_with(&staged.directory, staged.name.as_c_str(), &directory, name, flags)
             .map_err(ContentError::about(path))?;
+        sync(directory.as_fd())?;
         self.stat(path)
     }
 
@@ -86,16 +88,18 @@ impl VolumeDirectory {
             // Even a rename takes room. What is removed in its place gives some back.
             Err(Errno::DQUOT | Errno::NOSPC) => {
                 if thin_out(&directory, name).map_err(ContentError::about(path))? {
-                    return Ok(());
+                    return Ok(sync(directory.as_fd())?);
                 }
                 aside().map_err(ContentError::about(path))?;
             }
             moved => moved.map_err(ContentError::about(path))?,
         }
+        sync(directory.as_fd())?;
         raze(&staging, doomed).map_err(io::Error::from)?;
         Ok(())
     }
 
+    /// Removes what a server left half done: an upload that was never acknowledged, a tree whose removal was.
     pub(super) fn clear_staging(&self) -> io::Result<()> {
         let staging = self.open_staging()?;
         for name in names(&staging)? {

@@ -140,7 +140,9 @@ impl Uploads {
         }
         let draft = self.draft(template).await?;
         receive(draft.path(), length, body).await?;
-        fs::rename(draft.path(), &path).await?;
+        let from = draft.path().to_owned();
+        let renamed = tokio::task::spawn_blocking(move || durable::rename(&from, &path)).await;
+        renamed.map_err(io::Error::other)??;
         // Not before: a client whose connection broke sends again.
         self.links().remove(&link);
         Ok(())

@@ -21,6 +21,18 @@ use crate::sandbox::{OnTimeout, Repeatable, Standing};
 /// A healthy guest takes well under a millisecond; a starved one must not hold up its own pause.
 const LEASE_PATIENCE: Duration = Duration::from_millis(250);
 
+/// Longest wait for files to be written to the disk. All that sandboxes have not written out yet is written with them.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a pause does when the disk does not take the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    /// It fails, and the sandbox runs on: the caller is not told that something is safe which is not.
+    Required,
+    /// It goes on: nobody waits for it, and the lease has ended.
+    BestEffort,
+}
+
 /// What the files of a new sandbox are.
 #[derive(Debug)]
 pub(crate) enum Beginning {
@@ -126,18 +138,22 @@ impl Owner {
         {
             return Err(SandboxError::GuestUnresponsive(self.record.id.clone()));
         }
-        self.pause(kept).await
+        self.pause(kept, Durability::Required).await
     }
 
     /// Pauses a running sandbox; when that fails it runs on.
-    async fn pause(&mut self, kept: Kept) -> Result<(), SandboxError> {
+    async fn pause(&mut self, kept: Kept, durability: Durability) -> Result<(), SandboxError> {
         if kept == Kept::Files {
             self.read_log().await;
         }
         self.advance(Event::PauseAsked(kept));
         self.publish();
         let before = self.record.clone();
-        let paused = match self.still(kept).await {
+        let stilled = match self.still(kept).await {
+            Ok(()) => self.write_files_out(durability).await,
+            Err(error) => Err(error),
+        };
+        let paused = match stilled {
             Ok(()) => {
                 self.record.standing = Standing::Paused(kept);
                 self.record.end_at = self.world.clock.now();
@@ -183,6 +199,20 @@ impl Owner {
                 self.machine = None;
                 Ok(())
             }
+        }
+    }
+
+    /// Has the files on the disk before anybody is told of the pause: a power cut takes none of them.
+    async fn write_files_out(&mut self, durability: Durability) -> Result<(), EngineError> {
+        let synced = tokio::time::timeout(SYNC_TIMEOUT, self.world.engine.sync_files()).await;
+        let synced = synced.unwrap_or_else(|late| Err(EngineError::failed("cannot write files out", late)));
+        match synced {
+            Err(error) if durability == Durability::BestEffort => {
+                warn!(sandbox = %self.record.id, error = %chain(&error), "paused with files that are not on the disk");
+                self.note(LogLevel::Warn, "the sandbox's files could not be written to the disk when it was paused");
+                Ok(())
+            }
+            other => other,
         }
     }
 
@@ -353,10 +383,10 @@ impl Owner {
                 }
                 Err(error) => Err(error.into()),
             },
-            OnTimeout::Pause(kept) => match self.pause(kept).await {
+            OnTimeout::Pause(kept) => match self.pause(kept, Durability::BestEffort).await {
                 Err(error) if kept == Kept::Memory && self.state == State::Running => {
                     warn!(sandbox = %self.record.id, error = %chain(&error), "cannot keep the memory, keeping the files");
-                    self.pause(Kept::Files).await
+                    self.pause(Kept::Files, Durability::BestEffort).await
                 }
                 other => other,
             },

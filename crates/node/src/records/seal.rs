@@ -1,9 +1,8 @@
 //! Values of secrets are stored sealed, with a key in a file of its own beside the database: who has one of the two, a backup or
 //! a copy of the database say, has no values.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -58,15 +57,7 @@ fn read_or_make(file: &Path) -> io::Result<[u8; KEY_BYTES]> {
         Ok(mut stored) => stored.read_exact(&mut key)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             aws_lc_rs::rand::fill(&mut key).map_err(|_| io::Error::other("no random numbers"))?;
-            // Whole or not at all, also when the server is killed meanwhile.
-            let unfinished = file.with_extension("new");
-            let mut made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-            made.write_all(&key)?;
-            made.sync_all()?;
-            std::fs::rename(&unfinished, file)?;
-            if let Some(directory) = file.parent() {
-                File::open(directory)?.sync_all()?;
-            }
+            durable::write(file, &key, 0o600)?;
         }
         Err(error) => return Err(error),
     }

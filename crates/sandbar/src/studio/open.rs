@@ -14,7 +14,7 @@ use sdk::Secret;
 use std::collections::HashMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -221,13 +221,8 @@ pub(super) fn keep_first_token(config: &Config, token: &Secret) -> anyhow::Resul
         .with_context(|| format!("cannot write {}", directory.join(TOKEN).display()))
 }
 
-/// For its owner's eyes only, and whole.
+/// Readable by its owner alone.
 fn write(directory: &Path, name: &str, text: &str) -> std::io::Result<()> {
-    use std::io::Write as _;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let beside = directory.join(format!(".{name}"));
-    let mut file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(beside, directory.join(name))
+    durable::write(&directory.join(name), text.as_bytes(), 0o600)
 }

@@ -4,7 +4,6 @@ use ::authority::Authority;
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -59,12 +58,9 @@ impl Store {
         let file = self.file(authority);
         let already = self.installed(authority).is_some();
         if !already {
-            let cannot = || format!("cannot write {}", file.display());
-            // Beside its place under a name of its own, which no program that makes the store looks at.
-            let draft = file.with_extension("new");
-            fs::write(&draft, authority.certificate_pem()).with_context(cannot)?;
-            fs::set_permissions(&draft, fs::Permissions::from_mode(0o644)).with_context(cannot)?;
-            fs::rename(&draft, &file).with_context(cannot)?;
+            // The draft's name ends in `.new`: programs that make the store read `.crt` and `.pem` only.
+            durable::write(&file, authority.certificate_pem().as_bytes(), 0o644)
+                .with_context(|| format!("cannot write {}", file.display()))?;
         }
         // Also when it is there already: whoever was interrupted in between can say it again.
         run(self.added)?;

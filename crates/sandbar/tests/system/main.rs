@@ -9,6 +9,7 @@ mod isolation;
 mod limits;
 mod mcp;
 mod network;
+mod power_cut;
 mod program;
 mod reliability;
 mod rootless;

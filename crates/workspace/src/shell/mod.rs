@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use sdk::{Chunk, Command, CommandError, Exit, Output, Sandbox};
+use tracing::debug;
 
 use crate::label;
 
@@ -16,6 +17,7 @@ const END: &str = include_str!("end.sh");
 const END_ALL: &str = include_str!("end_all.sh");
 /// Two times five seconds of waiting, on a machine that is busy.
 const END_DEADLINE: Duration = Duration::from_secs(60);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How directories begin in which a clone is made. Git is started by the client, which gives it no mark: it is known by
 /// this text on its command line.
@@ -58,6 +60,17 @@ pub(crate) async fn end(sandbox: &Sandbox, Ending { mark, except, text }: Ending
 pub(crate) async fn end_all(sandbox: &Sandbox) -> Result<(), EndError> {
     let output = sandbox.commands().run(script(END_ALL, [""; 0]).timeout(END_DEADLINE)).await?;
     if output.success() { Ok(()) } else { Err(EndError::StillRunning(tail_of(&output))) }
+}
+
+/// Has the sandbox write its files to its disk, so that a power cut after this takes none of them. A sandbox that cannot
+/// is used all the same: its files are in the snapshot too, or can be set up again.
+pub(crate) async fn sync_files(sandbox: &Sandbox) {
+    let command = label::own(Command::exec("sync", ["-f", "/home/user"]).timeout(SYNC_TIMEOUT));
+    match sandbox.commands().run(command).await {
+        Ok(output) if output.success() => {}
+        Ok(output) => debug!(said = tail_of(&output), "the sandbox's files were not synced"),
+        Err(error) => debug!(%error, "the sandbox's files were not synced"),
+    }
 }
 
 /// A bash script with its arguments.

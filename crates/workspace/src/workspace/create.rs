@@ -25,6 +25,7 @@ use crate::name::WorkspaceName;
 use crate::provider::{Limits, Skipped};
 use crate::records::{ChangeError, WorkspaceRecord, WorkspaceState};
 use crate::setup::{self, Prepare, Progress, Setup, StepFailed};
+use crate::shell;
 use crate::snapshot::{RestoreError, Restored, Which};
 
 /// How a set-up went.
@@ -126,6 +127,7 @@ impl Core {
         self.declare_found(&turn, &sandbox).await.map_err(|error| failed(error.into()))?;
         self.start_services(&sandbox, Start::AfterRestore).await;
         reach(Point::CreateSetUp).await;
+        shell::sync_files(&sandbox).await;
         let head = self.head(&sandbox).await;
         let changed = self.update(&turn, |record, details| {
             record.state = WorkspaceState::Ready;

@@ -27,6 +27,7 @@ use crate::label;
 use crate::name::ProviderName;
 use crate::provider::{ANSWER_TIME, CreateRequest, Placed, PlanReached};
 use crate::records::WorkspaceState;
+use crate::shell;
 use crate::snapshot::{Restored, Stamp, Which};
 
 /// A workspace that is about to end still gets a sandbox for this long.
@@ -260,6 +261,7 @@ impl Core {
                 return Err(error);
             }
         };
+        shell::sync_files(&placed.sandbox).await;
         let head = self.head(&placed.sandbox).await;
         let run = Run::of(&placed);
         let remaining = self.settings().clock.until(run.ends_at);

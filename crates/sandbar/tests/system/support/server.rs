@@ -18,7 +18,9 @@ pub(crate) struct Server {
     program: Program,
     pub(crate) address: String,
     pub(crate) key: String,
-    data: TempDir,
+    data: PathBuf,
+    /// Removed with the server; none where the caller chose the directory.
+    _temporary: Option<TempDir>,
     arguments: Vec<String>,
     umask: &'static str,
 }
@@ -53,23 +55,51 @@ impl Server {
         Self::by(Program::default(), arguments, umask)
     }
 
+    /// Starts a server on a directory of the caller's, which must outlive it.
+    pub(crate) fn on(data: &Path, arguments: &[&str]) -> Self {
+        Self::launch(Program::default(), data.to_owned(), None, arguments, "022")
+    }
+
     fn by(program: Program, arguments: &[&str], umask: &'static str) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
         if let Some(User { uid, gid }) = program.user {
             std::os::unix::fs::chown(data.path(), Some(uid), Some(gid)).expect("root may give it away");
         }
+        Self::launch(program, data.path().to_owned(), Some(data), arguments, umask)
+    }
+
+    fn launch(
+        program: Program,
+        data: PathBuf,
+        temporary: Option<TempDir>,
+        arguments: &[&str],
+        umask: &'static str,
+    ) -> Self {
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let running = program.launch(data.path(), &arguments, umask);
+        let running = program.launch(&data, &arguments, umask);
         let (address, key) = (running.address.clone(), running.key.clone());
-        Self { running, program, address, key, data, arguments, umask }
+        Self { running, program, address, key, data, _temporary: temporary, arguments, umask }
     }
 
     pub(crate) fn data(&self) -> &Path {
-        self.data.path()
+        &self.data
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.data.path().join(name)
+        self.data.join(name)
+    }
+
+    /// Ends the server and every sandbox, by `sandbar down --yes`.
+    #[track_caller]
+    pub(crate) fn down(&mut self) {
+        let done = self.try_down();
+        assert!(done.status.success(), "sandbar down failed: {}", String::from_utf8_lossy(&done.stderr));
+        self.running.wait(Duration::from_secs(30));
+    }
+
+    pub(crate) fn try_down(&self) -> std::process::Output {
+        let mut down = self.program.command();
+        down.args(["down", "--yes", "--data"]).arg(&self.data).output().expect("the program runs")
     }
 
     /// Ends the server as a crash would, without a chance to clean up.
@@ -94,7 +124,7 @@ impl Server {
 
     /// Starts a server on the same data directory again.
     pub(crate) fn start_again(&mut self) {
-        self.running = self.program.launch(self.data.path(), &self.arguments, self.umask);
+        self.running = self.program.launch(&self.data, &self.arguments, self.umask);
         (self.address, self.key) = (self.running.address.clone(), self.running.key.clone());
     }
 
@@ -127,12 +157,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // `down` ends a running server as well as what a killed one left.
-        let done = self.program.command().args(["down", "--yes", "--data"]).arg(self.data.path()).output();
-        testing::remove_directory(self.data.path());
-        if let Ok(done) = done
-            && !done.status.success()
-            && !std::thread::panicking()
-        {
+        let done = self.try_down();
+        testing::remove_directory(&self.data);
+        if !done.status.success() && !std::thread::panicking() {
             panic!("sandbar down failed: {}", String::from_utf8_lossy(&done.stderr));
         }
     }
