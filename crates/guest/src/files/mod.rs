@@ -5,6 +5,7 @@
 mod accept;
 mod compose;
 mod download;
+mod incoming;
 mod kind;
 pub(crate) mod metadata;
 mod multipart;

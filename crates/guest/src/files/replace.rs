@@ -18,8 +18,9 @@ use rustix::fs::{Gid, Mode, Uid};
 use sha2::{Digest, Sha256};
 
 use super::BATCH;
-use super::writer::{not_regular, write_error};
+use super::writer::{FileWriter, not_regular, write_error};
 use crate::http::HttpError;
+use crate::users::User;
 
 /// Between looking at a file and replacing it nobody else replaces one.
 static TURN: Mutex<()> = Mutex::new(());
@@ -103,6 +104,39 @@ impl Draft {
             Err(error) => return Err(failed(&error)),
         }
         Ok(self.target.clone())
+    }
+}
+
+impl Draft {
+    /// Puts the draft in its place whatever is there, with the mode of the file before; the file belongs to `user`.
+    pub(super) fn replace(mut self, user: &User) -> Result<(), HttpError> {
+        let failed = |error: &io::Error| write_error(&self.target, error);
+        let before = fs::metadata(&self.target).ok();
+        // Other names of the file mean this one, too.
+        if before.as_ref().is_some_and(|before| before.nlink() > 1) {
+            return self.copy_in_place(user);
+        }
+        let draft = File::options().write(true).open(&self.path).map_err(|error| failed(&error))?;
+        if let Some(before) = &before {
+            let mode = Mode::from_raw_mode(before.mode() & 0o7777);
+            rustix::fs::fchmod(&draft, mode).map_err(|errno| failed(&errno.into()))?;
+        }
+        match fs::rename(&self.path, &self.target) {
+            Ok(()) => self.placed = true,
+            // A file that is a mount cannot be renamed over, only written.
+            Err(error) if before.is_some() && error.raw_os_error() == Some(libc::EBUSY) => {
+                return self.copy_in_place(user);
+            }
+            Err(error) => return Err(failed(&error)),
+        }
+        // Who watches the directory waits for a write to this name. The size does not change.
+        let size = draft.metadata().map_err(|error| failed(&error))?.len();
+        draft.set_len(size).map_err(|error| failed(&error))
+    }
+
+    fn copy_in_place(&self, user: &User) -> Result<(), HttpError> {
+        let mut content = File::open(&self.path).map_err(|error| write_error(&self.path, &error))?;
+        FileWriter::create(self.target.clone(), user)?.copy_from(&mut content)
     }
 }
 

@@ -22,6 +22,7 @@ use protocol::signature::Operation;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time::timeout;
 
+use super::incoming::IncomingFile;
 use super::metadata::{self, Metadata};
 use super::multipart::{self, Malformed, Met, Multipart};
 use super::replace::{Condition, Draft};
@@ -118,7 +119,7 @@ impl Upload {
             Some("application/octet-stream") => {
                 let path = path.ok_or_else(|| HttpError::bad_request("the query parameter 'path' is required"))?;
                 match condition {
-                    None => Target::File { destination, path, writer: None },
+                    None => Target::File { destination, path, file: None },
                     Some(condition) => Target::Replacement { destination, path, condition, draft: None },
                 }
             }
@@ -192,19 +193,13 @@ struct Destination {
     metadata: Metadata,
 }
 
-impl Destination {
-    fn create(&self, path: PathBuf) -> Result<FileWriter, HttpError> {
-        FileWriter::create(path, &self.user)
-    }
-}
-
 /// What the bytes are.
 enum Target {
-    /// The file exists from the first byte on, or from the end of an empty body.
+    /// What is there stays until all bytes have come.
     File {
         destination: Destination,
         path: String,
-        writer: Option<FileWriter>,
+        file: Option<IncomingFile>,
     },
     /// Written beside the file it is for until it is whole.
     Replacement {
@@ -229,12 +224,12 @@ impl Target {
                 };
                 writer.write(bytes)
             }
-            Self::File { destination, path, writer } => {
-                let writer = match writer {
-                    Some(writer) => writer,
-                    None => writer.insert(create(destination, path)?),
+            Self::File { destination, path, file } => {
+                let file = match file {
+                    Some(file) => file,
+                    None => file.insert(incoming(destination, path)?),
                 };
-                writer.write(bytes)
+                file.write(bytes)
             }
             Self::Form { parser, files } => parser.push(bytes, |met| files.meet(met)),
         }
@@ -242,12 +237,12 @@ impl Target {
 
     fn finish(self) -> Result<Vec<WrittenFile>, HttpError> {
         match self {
-            Self::File { destination, path, writer } => {
-                let writer = match writer {
-                    Some(writer) => writer,
-                    None => create(&destination, &path)?,
+            Self::File { destination, path, file } => {
+                let file = match file {
+                    Some(file) => file,
+                    None => incoming(&destination, &path)?,
                 };
-                Ok(vec![writer.finish(&destination.metadata)?])
+                Ok(vec![file.finish(&destination.metadata)?])
             }
             Self::Replacement { destination, path, condition, draft } => {
                 let (writer, draft) = match draft {
@@ -268,13 +263,14 @@ impl Target {
     }
 }
 
-fn create(destination: &Destination, path: &str) -> Result<FileWriter, HttpError> {
-    destination.create(resolve(&destination.guest, &destination.user, path)?)
+fn incoming(destination: &Destination, path: &str) -> Result<IncomingFile, HttpError> {
+    let path = resolve(&destination.guest, &destination.user, path)?;
+    Ok(IncomingFile::new(path, destination.user.clone()))
 }
 
 fn draft_of(destination: &Destination, path: &str) -> Result<(FileWriter, Draft), HttpError> {
     let draft = Draft::beside(&resolve(&destination.guest, &destination.user, path)?);
-    Ok((destination.create(draft.path.clone())?, draft))
+    Ok((FileWriter::create(draft.path.clone(), &destination.user)?, draft))
 }
 
 impl From<Malformed> for HttpError {
@@ -288,7 +284,7 @@ struct Files {
     destination: Destination,
     path: Option<String>,
     seen: HashSet<PathBuf>,
-    current: Option<FileWriter>,
+    current: Option<IncomingFile>,
     written: Vec<WrittenFile>,
 }
 
@@ -307,17 +303,17 @@ impl Files {
                     let message = format!("two parts write to one path: {}", path.display());
                     return Err(HttpError::bad_request(message));
                 }
-                self.current = Some(self.destination.create(path)?);
+                self.current = Some(IncomingFile::new(path, self.destination.user.clone()));
             }
             Met::Part(_) => {}
             Met::Content(bytes) => {
-                if let Some(writer) = &mut self.current {
-                    writer.write(bytes)?;
+                if let Some(file) = &mut self.current {
+                    file.write(bytes)?;
                 }
             }
             Met::EndOfPart => {
-                if let Some(writer) = self.current.take() {
-                    self.written.push(writer.finish(&self.destination.metadata)?);
+                if let Some(file) = self.current.take() {
+                    self.written.push(file.finish(&self.destination.metadata)?);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use flate2::Compression;
@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use protocol::signature::{Claim, Operation};
 use serde_json::json;
 
-use crate::common::{Guest, Response, encode, head, write_chunk};
+use crate::common::{Guest, Response, encode, eventually, head, write_chunk};
 
 const PLAIN: (&str, &str) = ("content-type", "application/octet-stream");
 
@@ -219,6 +219,63 @@ fn hostile_paths_get_clean_refusals() {
     let broken = guest.request("POST", "/files?path=x", &[PLAIN, ("content-encoding", "gzip")], b"no gzip at all");
     assert_eq!(broken.status, 400);
     assert_eq!(guest.request("DELETE", "/files?path=x", &[], b"").status, 405);
+}
+
+/// Sends a part of an upload and then closes the connection.
+fn break_off(guest: &Guest, path: &str, content: &[u8]) {
+    let mut stream = guest.connect();
+    let target = format!("/files?path={}", encode(path));
+    stream.write_all(&head("POST", &target, &[PLAIN], Some(content.len() * 2))).expect("written");
+    stream.write_all(content).expect("written");
+}
+
+#[test]
+fn an_upload_that_breaks_off_leaves_the_file_before() {
+    let guest = Guest::start();
+    let home = guest.home();
+    let hidden = || {
+        let names = fs::read_dir(&home).expect("a home").map(|entry| entry.expect("an entry").file_name());
+        names.filter(|name| name.to_string_lossy().contains("agtmp")).count()
+    };
+    for size in [1000, 3_000_000] {
+        assert_eq!(guest.upload("file", b"before").status, 200);
+        break_off(&guest, "file", &pattern(size));
+        break_off(&guest, "new", &pattern(size));
+        // The guest has noticed when nothing of them is left; an upload after them comes later in any case.
+        eventually("drafts are removed", || (hidden() == 0).then_some(()));
+        assert_eq!(guest.upload("other", b"x").status, 200);
+        assert_eq!(fs::read(home.join("file")).expect("it is there"), b"before");
+        assert!(!home.join("new").exists());
+    }
+}
+
+#[test]
+fn an_overwritten_file_keeps_its_mode_its_links_and_its_names() {
+    let guest = Guest::start();
+    let home = guest.home();
+    for size in [1000, 3_000_000] {
+        let content = pattern(size);
+        fs::write(home.join("script"), b"before").expect("written");
+        fs::set_permissions(home.join("script"), fs::Permissions::from_mode(0o751)).expect("chmod");
+        let _ = fs::remove_file(home.join("link"));
+        symlink("script", home.join("link")).expect("a link");
+        assert_eq!(guest.upload("link", &content).status, 200);
+        assert!(home.join("link").symlink_metadata().expect("a link").is_symlink());
+        let meta = fs::metadata(home.join("script")).expect("written");
+        assert_eq!((meta.uid(), meta.mode() & 0o7777, meta.len() as usize), (1000, 0o751, size));
+
+        fs::write(home.join("one"), b"before").expect("written");
+        let _ = fs::remove_file(home.join("two"));
+        fs::hard_link(home.join("one"), home.join("two")).expect("a name");
+        assert_eq!(guest.upload("one", &content).status, 200);
+        assert!(fs::read(home.join("two")).expect("written") == content, "both names mean one file");
+
+        let _ = fs::remove_file(home.join("made"));
+        let _ = fs::remove_file(home.join("dangling"));
+        symlink("made", home.join("dangling")).expect("a link");
+        assert_eq!(guest.upload("dangling", &content).status, 200);
+        assert!(fs::read(home.join("made")).expect("written through the link") == content);
+    }
 }
 
 #[test]
