@@ -40,6 +40,8 @@ use crate::world::{Handle, Live, Notes, View, World};
 const ENGINE_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two attempts to tell the guest of its lease, or to carry out the end of one.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// A guest that does not hear is asked less and less often; it waits longer than this before it ends by itself.
+const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(8);
 /// The first reading comes early, so that a sandbox shows metrics soon after it was made.
 const FIRST_SAMPLE: Duration = Duration::from_secs(1);
 /// The guest keeps its log itself, and whoever reads it asks for the newest: collecting it at every sixth reading is
@@ -302,9 +304,11 @@ impl Owner {
         let Some(machine) = self.machine.clone() else { return };
         let lease = lease_of(&self.record);
         self.lease_push = Some(Box::pin(async move {
+            let mut delay = RETRY_DELAY;
             while let Err(error) = guest_call::put_lease(machine.guest_socket(), lease).await {
                 debug!(%error, "the guest was not told of its lease");
-                tokio::time::sleep(RETRY_DELAY).await;
+                tokio::time::sleep(delay).await;
+                delay = (2 * delay).min(LONGEST_RETRY_DELAY);
             }
         }));
     }

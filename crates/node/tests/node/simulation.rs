@@ -354,6 +354,10 @@ struct Expected {
 
 struct Simulation {
     talk: bool,
+    /// What happened, in words that a second run of the same seed repeats.
+    trace: Mutex<Vec<String>>,
+    /// The keys of all creates that were ever acknowledged.
+    keys: BTreeMap<SandboxId, String>,
     draws: Arc<Draws>,
     faults: Arc<AtomicBool>,
     engine: Arc<MemoryEngine>,
@@ -385,6 +389,8 @@ impl Simulation {
         let (node, crashed) = parts.open(&clock, &uploads).await.expect("nothing fails yet");
         Self {
             talk,
+            trace: Mutex::default(),
+            keys: BTreeMap::new(),
             draws,
             faults,
             engine,
@@ -403,9 +409,15 @@ impl Simulation {
     }
 
     fn say(&self, what: impl AsRef<str>) {
+        let line = format!("{:>8.1?} {}", self.clock.uptime(), what.as_ref());
         if self.talk {
-            println!("{:>8.1?} {}", self.clock.uptime(), what.as_ref());
+            println!("{line}");
         }
+        self.trace.lock().expect("no panic").push(line);
+    }
+
+    fn key(&self, id: &SandboxId) -> &str {
+        self.keys.get(id).map_or("unknown", String::as_str)
     }
 
     /// What a call answers; none when the server crashed meanwhile.
@@ -474,7 +486,8 @@ impl Simulation {
         let before = self.clock.uptime();
         match self.ask(node.create(new, Some(repeatable))).await {
             Some(Ok(created)) => {
-                self.say(format!("{key} is {}", created.id));
+                self.say(format!("{key} is made"));
+                self.keys.insert(created.id.clone(), key.clone());
                 // A repeat answers of a create from before, whose lease began then.
                 let is_new =
                     self.node.get(&created.id).is_some_and(|seen| seen.record.started_at >= self.started(before));
@@ -485,7 +498,7 @@ impl Simulation {
                 }
             }
             other => {
-                self.say(format!("{key} is not acknowledged: {:?}", other.map(|answer| answer.err())));
+                self.say(format!("{key} is not acknowledged: {:?}", other.map(|answer| answer.is_ok())));
                 self.unanswered.push((key, on_timeout, timeout));
             }
         }
@@ -510,7 +523,7 @@ impl Simulation {
         let kept = if self.draws.one_in(2) { Kept::Memory } else { Kept::Files };
         let node = Arc::clone(&self.node);
         let answer = self.ask(node.pause(&id, kept, false)).await;
-        self.say(format!("pause {id} {kept:?}: {answer:?}"));
+        self.say(format!("pause {} {kept:?}: {:?}", self.key(&id), told(&answer)));
     }
 
     async fn connect(&mut self) {
@@ -518,7 +531,7 @@ impl Simulation {
         let timeout = Duration::from_secs(5 + self.draws.below(200));
         let (node, before) = (Arc::clone(&self.node), self.clock.uptime());
         let answer = self.ask(node.connect(&id, timeout, Kept::Memory)).await;
-        self.say(format!("connect {id}: {answer:?}"));
+        self.say(format!("connect {}: {:?}", self.key(&id), told(&answer)));
         let Some(expected) = self.known.get_mut(&id) else { return };
         let end = before + timeout;
         expected.lease_end = match answer {
@@ -534,7 +547,7 @@ impl Simulation {
         let timeout = Duration::from_secs(1 + self.draws.below(60));
         let (node, before) = (Arc::clone(&self.node), self.clock.uptime());
         let answer = self.ask(node.set_timeout(&id, timeout)).await;
-        self.say(format!("timeout {id} {timeout:?}: {answer:?}"));
+        self.say(format!("timeout {} {timeout:?}: {:?}", self.key(&id), told(&answer)));
         if let Some(expected) = self.known.get_mut(&id) {
             // Not acknowledged, it may hold or not.
             let end = before + timeout;
@@ -547,7 +560,7 @@ impl Simulation {
         let Some(id) = self.choose() else { return };
         let node = Arc::clone(&self.node);
         let answer = self.ask(node.kill(&id)).await;
-        self.say(format!("kill {id}: {answer:?}"));
+        self.say(format!("kill {}: {:?}", self.key(&id), told(&answer)));
         match answer {
             Some(Ok(())) => {
                 self.known.remove(&id);
@@ -559,7 +572,7 @@ impl Simulation {
 
     fn crash_machine(&mut self) {
         let Some(id) = self.choose() else { return };
-        self.say(format!("the processes of {id} die"));
+        self.say(format!("the processes of {} die", self.key(&id)));
         self.engine.crash(&id);
     }
 
@@ -643,6 +656,11 @@ impl Simulation {
     }
 }
 
+/// Errors name ids, which are random: whether there was an answer, and whether a good one, is what a trace tells.
+fn told<T, E>(answer: &Option<Result<T, E>>) -> Option<bool> {
+    answer.as_ref().map(Result::is_ok)
+}
+
 /// What outlives a server.
 struct Parts<'a> {
     draws: &'a Arc<Draws>,
@@ -668,8 +686,8 @@ impl Parts<'_> {
     }
 }
 
-/// One run from one seed; panics where an invariant does not hold.
-fn run(seed: u64, talk: bool) {
+/// One run from one seed, and what happened in it; panics where an invariant does not hold.
+fn run(seed: u64, talk: bool) -> Vec<String> {
     let directory = tempfile::tempdir().expect("a directory");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {
@@ -680,13 +698,22 @@ fn run(seed: u64, talk: bool) {
             simulation.check().await;
         }
         simulation.finish().await;
-    });
+        simulation.trace.into_inner().expect("no panic")
+    })
+}
+
+#[test]
+fn a_seed_gives_the_same_run_again() {
+    for seed in 0..3 {
+        assert_eq!(run(seed, false), run(seed, false), "seed {seed}");
+    }
 }
 
 #[test]
 fn nothing_is_lost_whatever_fails() {
     if let Ok(seed) = std::env::var("SANDBAR_SEED") {
-        return run(seed.parse().expect("SANDBAR_SEED is a number"), true);
+        run(seed.parse().expect("SANDBAR_SEED is a number"), true);
+        return;
     }
     let time = if std::env::var_os("SANDBAR_SOAK").is_some() { SOAK } else { SHORT };
     let began = Instant::now();

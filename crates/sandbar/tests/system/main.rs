@@ -8,6 +8,7 @@ mod hosts;
 mod isolation;
 mod limits;
 mod mcp;
+mod missing;
 mod network;
 mod power_cut;
 mod program;

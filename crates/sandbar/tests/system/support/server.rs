@@ -128,6 +128,12 @@ impl Server {
         (self.address, self.key) = (self.running.address.clone(), self.running.key.clone());
     }
 
+    /// The same with other flags for `sandbar up`, from now on.
+    pub(crate) fn start_again_with(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        self.start_again();
+    }
+
     /// A control-plane call with the key.
     pub(crate) fn call(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
         self.try_call(method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
