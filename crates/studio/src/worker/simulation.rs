@@ -406,6 +406,12 @@ impl Process {
         let sql = "UPDATE studio_job SET lease_until_us = 1 WHERE lease_until_us > 1";
         self.database.execute_unprepared(sql).await.expect("written");
     }
+
+    /// A bad night: several workers break off with each job that has not ended, one after the other.
+    async fn break_off_often(&self) {
+        let sql = "UPDATE studio_job SET broken_off = broken_off + 6, lease_until_us = 1 WHERE lease_until_us > 1";
+        self.database.execute_unprepared(sql).await.expect("written");
+    }
 }
 
 struct Simulation<'a> {
@@ -448,8 +454,9 @@ impl<'a> Simulation<'a> {
                 28..82 => self.advance().await,
                 82..88 => self.crash().await,
                 88..91 => self.stop().await,
-                91..95 => self.process.jump_clock().await,
-                95..98 => self.cancel().await,
+                91..94 => self.process.jump_clock().await,
+                94 | 95 => self.process.break_off_often().await,
+                96 | 97 => self.cancel().await,
                 _ => self.delete().await,
             }
             self.look().await;
