@@ -206,7 +206,7 @@ async fn answer(
     parts.extensions.insert(scheme);
     let (content, rest) = Content::new(content);
     let id = app.request_ids.id_for(&parts.headers);
-    let span = info_span!("request", id = id.as_str());
+    let span = info_span!("request", id = %id.as_str());
     let mut response = dispatch(&app, plane, Request::from_parts(parts, content)).instrument(span).await;
     id.mark(response.headers_mut());
     // Streams begin while their requests may still be read; what is whole was made without reading more.
