@@ -17,6 +17,12 @@ use std::path::{Path, PathBuf};
 const LOCK: &str = "lock";
 /// Where authorities are. `sandbar trust` may be there before the first server.
 pub(crate) const AUTHORITY: &str = "authority";
+/// Has the records of the studio's users and builds.
+pub(crate) const STUDIO: &str = "studio";
+/// Has screenshots, where no other store is configured.
+pub(crate) const MEDIA: &str = "media";
+/// What commands other than `up` make, which may be run before the first server.
+const MADE_BY_OTHERS: [&str; 4] = [WORKSPACES, AUTHORITY, STUDIO, MEDIA];
 
 /// Who serves from this directory; written once the server is ready. Not `Debug`: it has the key.
 #[derive(Serialize, Deserialize)]
@@ -187,11 +193,15 @@ fn check_ours(path: &Path) -> anyhow::Result<()> {
         bail!("the data directory {} is not a directory", path.display());
     }
     check_owner(path)?;
+    check_purpose(path)
+}
+
+/// Refuses a directory that no command of this program has used and that is not empty.
+pub(crate) fn check_purpose(path: &Path) -> anyhow::Result<()> {
     let used_before = path.join(LOCK).exists();
     let mut found = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
-    // Workspaces and an authority may have been there first.
     let foreign = |entry: std::io::Result<fs::DirEntry>| {
-        entry.is_ok_and(|entry| entry.file_name() != WORKSPACES && entry.file_name() != AUTHORITY)
+        entry.is_ok_and(|entry| !MADE_BY_OTHERS.iter().any(|ours| entry.file_name() == *ours))
     };
     if !used_before && found.any(foreign) {
         bail!("{} holds other things already; name an empty or a new directory with --data", path.display());

@@ -27,6 +27,8 @@ mod usage;
 mod workspace;
 
 use clap::{Parser, Subcommand};
+use sdk::CallError;
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 /// Sandboxes for AI agents on this machine, spoken to with the official E2B SDKs.
@@ -119,8 +121,25 @@ fn main() -> ExitCode {
             return ExitCode::from(MISUNDERSTOOD);
         }
         eprintln!("sandbar: {error:#}");
+        if let Some(host) = missing_local_server(&error) {
+            eprintln!(
+                "sandbar: no server listens on {host}; `sandbar up` starts one, and E2B_API_URL may name an old one"
+            );
+        }
         ExitCode::FAILURE
     })
+}
+
+/// The host of this machine that a call could not reach.
+fn missing_local_server(error: &anyhow::Error) -> Option<&str> {
+    let unreachable = error.chain().find_map(|cause| match cause.downcast_ref()? {
+        CallError::Unreachable { host, .. } => Some(host.as_str()),
+        _ => None,
+    })?;
+    let name = unreachable.rsplit_once(':').map_or(unreachable, |(name, _)| name);
+    let is_local =
+        name == "localhost" || name.trim_matches(['[', ']']).parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    is_local.then_some(unreachable)
 }
 
 /// As clap has it.

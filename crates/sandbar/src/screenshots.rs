@@ -1,6 +1,7 @@
 //! Joins the browser to the tools: pictures of what a sandbox serves, taken through its edge and kept in the store.
 
 use crate::config::Config;
+use crate::data::MEDIA;
 use async_trait::async_trait;
 use browser::store::{Occasion, Place, ScreenshotStore, StoreConfig};
 use browser::{Browser, BrowserConfig, CaptureRequest, Origin, Upstream};
@@ -22,7 +23,7 @@ pub(crate) struct Pictures {
 impl Pictures {
     /// Kept where the configuration says, else below the data directory.
     pub(crate) fn new(config: &Config) -> Arc<Self> {
-        let place = || Place::Disk { directory: config.data.join("media"), served_at: None };
+        let place = || Place::Disk { directory: config.data.join(MEDIA), served_at: None };
         let store = config.screenshots.clone().unwrap_or_else(|| StoreConfig { place: place(), cdn: None });
         Arc::new(Self { store, tools: OnceLock::new() })
     }

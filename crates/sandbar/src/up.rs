@@ -195,6 +195,7 @@ async fn serve(config: Config, on_missing: OnMissing, studio: Option<Options>) -
     let authority = open_authority(&directory, config.domain.as_deref());
     if authority.is_some() {
         let own = config.domain.as_deref().map(|domain| format!(" --domain {domain}")).unwrap_or_default();
+        let own = data_flag(&config) + &own;
         writeln!(
             out,
             "# The same over https, also https://PORT-SANDBOX.{domain}, to clients that trust it: `sandbar trust{own}`"

@@ -121,7 +121,7 @@ fn describe(found: &Found, directory: &Path, elsewhere: Option<&str>) -> String 
         (Found::Busy, None) => format!("the server of {directory} is just starting or stopping; try again in a moment"),
         (Found::Nobody | Found::Serving(_), None) => format!(
             "E2B API key not configured, and no `sandbar up` runs here ({directory}); \
-             start `sandbar up`, or set E2B_API_KEY"
+             start `sandbar up`, name the directory of one with --data, or set E2B_API_KEY"
         ),
     }
 }

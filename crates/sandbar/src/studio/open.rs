@@ -4,6 +4,7 @@ use super::models::Models;
 use super::premises::Rooms;
 use crate::agent::Prices;
 use crate::config::{self, Config};
+use crate::data::STUDIO;
 use ::studio::records::{NameTaken, Records};
 use ::studio::rest::Face;
 use ::studio::token::{Digest, new_token};
@@ -28,8 +29,6 @@ use workspace::records::DatabaseRecords;
 
 /// Whoever starts the first server.
 pub(super) const FIRST_USER: &str = "owner";
-/// Below the data directory.
-const DIRECTORY: &str = "studio";
 const TOKEN: &str = "token";
 /// Has the database, whether it was set or came as a flag.
 const DATABASE: &str = "SANDBAR_DATABASE";
@@ -61,7 +60,7 @@ fn variables(database: Option<&Secret>) -> impl Fn(&str) -> Option<String> + Syn
 }
 
 fn directory(config: &Config) -> PathBuf {
-    config.data.join(DIRECTORY)
+    config.data.join(STUDIO)
 }
 
 /// The records alone, for those who look after users.

@@ -81,10 +81,9 @@ impl Build {
                 base.as_ref().map_or(read.clone(), |base| read.on(base.template.clone()))
             }
             (None, Some(base)) => self.started(base.template.clone(), &[]),
-            (None, None) => bail!(
-                "there is no Dockerfile in {}; name one with -f, or what to begin with with --from",
-                self.context.display()
-            ),
+            (None, None) => {
+                bail!("there is no Dockerfile in {}; name one with -f, or a base with --from", self.context.display())
+            }
         };
         template = template.context(&self.context);
         if let Some(user) = &self.registry_user {

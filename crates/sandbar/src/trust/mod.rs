@@ -4,7 +4,7 @@ mod store;
 
 use crate::config::{Config, Overrides};
 use crate::sandbox::show::Show;
-use crate::{hosts, logging};
+use crate::{data, hosts, logging};
 use ::authority::Authority;
 use anyhow::Context;
 use clap::Args;
@@ -70,6 +70,10 @@ impl Trust {
         logging::start_if_wanted()?;
         let overrides = Overrides { data: self.data.clone(), domain: self.domain.clone(), ..Overrides::default() };
         let config = Config::load(self.config.as_deref(), &overrides)?;
+        // Only what the directory is for: root may ask for another user's server.
+        if config.data.exists() {
+            data::check_purpose(&config.data)?;
+        }
         let authority = hosts::authority(&config.data, config.domain.as_deref())?;
         let mut done = None;
         if self.install || self.remove {

@@ -126,6 +126,23 @@ fn a_directory_with_another_purpose_is_left_alone() {
     assert!(!done.status.success() && text(&done.stderr).contains("holds other things"), "{done:?}");
     let mode = std::fs::metadata(directory.path()).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o755, "untouched");
+    let done = sandbar(&["trust", "--path", "--data", directory.path().to_str().expect("a text path")]);
+    assert!(!done.status.success() && text(&done.stderr).contains("holds other things"), "{done:?}");
+    assert_eq!(std::fs::read_dir(directory.path()).expect("it is there").count(), 1, "nothing was added");
+}
+
+#[test]
+fn a_directory_that_other_commands_made_is_taken() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let data = directory.path().to_str().expect("a text path");
+    for arguments in [&["user", "add", "ada", "--data", data][..], &["trust", "--path", "--data", data]] {
+        let done = sandbar(arguments);
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+    }
+    std::fs::create_dir_all(directory.path().join("media/screenshots")).expect("as take_screenshot makes it");
+    assert!(directory.path().join("studio").exists(), "users are recorded there");
+    let done = sandbar(&["down", "--data", data]);
+    assert!(done.status.success() && text(&done.stdout).contains("no server was running"), "{done:?}");
 }
 
 #[test]
