@@ -338,7 +338,7 @@ fn a_copy_is_whole_quick_and_limited_by_itself() {
     let (written, refusal) = fill(&source.path().join("big"), 40 * MIB);
     assert!(refusal.is_none() && written == 40 * MIB);
     fs::write(source.path().join("small"), "before").unwrap();
-    pool.sync().unwrap();
+    pool.commit().unwrap();
     let copy = pool.copy("source", "copy", 64 * MIB).unwrap();
     assert_eq!(fs::metadata(copy.path().join("big")).unwrap().len(), 40 * MIB);
     fs::write(source.path().join("small"), "after").unwrap();
