@@ -413,8 +413,14 @@ fn the_trash_keeps_volumes_with_what_was_known_of_them() {
 
         drop(volume);
         pool.move_to_trash("box").unwrap();
+        pool.create_volume("box", MIB).unwrap();
+        pool.move_to_trash("box").expect("two of one name have room");
+        let names = || pool.trash().unwrap().into_iter().map(|trashed| trashed.name).collect::<Vec<_>>();
+        assert_eq!(names(), ["box", "boxx2"], "the newest has the name itself");
+        pool.take_from_trash("boxx2").unwrap();
+        assert_eq!(fs::metadata(pool.path_of("boxx2").join("file")).unwrap().len(), MIB);
         pool.delete_from_trash("box").unwrap();
         pool.delete_from_trash("box").expect("absent is success");
-        assert!(pool.trash().unwrap().is_empty());
+        assert_eq!(names(), [""; 0]);
     }
 }

@@ -166,8 +166,9 @@ impl DescribedSandbox {
 }
 
 impl DescribedBuild {
-    /// A template that has this build alone.
-    pub(crate) fn record(self, now: Timestamp) -> TemplateRecord {
+    /// A template that has this build alone, with the files as they are called now.
+    pub(crate) fn record(mut self, files: FilesId, now: Timestamp) -> TemplateRecord {
+        self.build.files = BuildFiles::Kept(files);
         let tag = Tag { build: self.build.id, created_at: now };
         TemplateRecord {
             id: self.template_id,

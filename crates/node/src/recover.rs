@@ -170,7 +170,7 @@ async fn bring_back(world: &Arc<World>, tasks: &TaskTracker, entry: Recoverable)
             Ok(Recovered::Sandbox(id))
         }
         Description::Template(build) => {
-            let template = build.record(now);
+            let template = build.record(files, now);
             let id = template.id.clone();
             if !is_named {
                 world.templates.adopt(template).await?;

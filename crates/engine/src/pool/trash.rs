@@ -72,6 +72,7 @@ impl Pool {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let since_unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let note = TrashNote { since_unix_ms, note: self.note(name) };
+        make_way(&trash, name).map_err(failed())?;
         write_json(&trash, name, &note).map_err(failed())?;
         fs::rename(self.root.join(name), trash.join(name)).map_err(failed())?;
         self.remove_note(name)
@@ -150,6 +151,17 @@ impl Pool {
         fs::create_dir_all(&path).map_err(PoolError::io(format!("make {}", path.display())))?;
         Ok(path)
     }
+}
+
+/// Gives what is in the trash as `name` another name, which is one of a volume, too: the newest has the name itself.
+fn make_way(trash: &Path, name: &str) -> io::Result<()> {
+    if !trash.join(name).exists() {
+        return Ok(());
+    }
+    let free = |candidate: &String| !trash.join(candidate).exists();
+    let other = (2..).map(|number| format!("{name}x{number}")).find(free).expect("numbers do not end");
+    absent_is_fine(fs::rename(trash.join(json_of(name)), trash.join(json_of(&other))))?;
+    fs::rename(trash.join(name), trash.join(other))
 }
 
 fn json_of(name: &str) -> String {
