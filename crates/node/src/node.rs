@@ -143,13 +143,14 @@ impl Node {
     /// the trash.
     async fn take_over(&self) -> Result<(), OpenError> {
         let (engine, records, now) = (&self.world.engine, &self.world.records, self.world.clock.now());
-        let mut kept = Vec::new();
+        let (mut kept, mut ended_leases) = (Vec::new(), HashSet::new());
         for record in records.all().await? {
             let ended = record.standing == Standing::Running && record.end_at <= now;
             if ended && record.on_timeout == OnTimeout::Kill {
                 records.remove(&record.id).await?;
                 // Its files go to the trash: a clock that is wrong at start ends nothing for good.
-                info!(sandbox = %record.id, "the lease ended while no server ran, sandbox killed");
+                info!(sandbox = %record.id, "the lease ended while no server ran, sandbox killed; its files are in the trash");
+                ended_leases.insert(FilesId::from(&record.id));
             } else {
                 kept.push(record);
             }
@@ -171,7 +172,7 @@ impl Node {
         let mut running: HashSet<SandboxId> = machines.map(|record| record.id.clone()).collect();
         let expected = running.len();
         let removed = engine.sweep(&running, &files).await?;
-        self.report_swept(&removed).await?;
+        self.report_swept(&removed, &ended_leases).await?;
         for missing in files.difference(&present) {
             warn!(files = %missing, "a record names files that are missing from the pool");
         }
@@ -192,10 +193,12 @@ impl Node {
         Ok(())
     }
 
-    /// Says what a sweep took. The sandboxes of builds that were broken off are of no use to anybody.
-    async fn report_swept(&self, names: &[String]) -> Result<(), OpenError> {
+    /// Says what a sweep took beyond the sandboxes whose lease has ended, and deletes the files of builds that were broken off: they
+    /// are of no use without the build.
+    async fn report_swept(&self, names: &[String], ended_leases: &HashSet<FilesId>) -> Result<(), OpenError> {
         let files = names.iter().filter_map(|name| name.parse::<FilesId>().ok());
-        let (scratch, kept): (Vec<_>, Vec<_>) = files.partition(FilesId::is_scratch);
+        let unexpected = files.filter(|files| !ended_leases.contains(files));
+        let (scratch, kept): (Vec<_>, Vec<_>) = unexpected.partition(FilesId::is_scratch);
         for files in &scratch {
             self.world.engine.delete_from_trash(files).await?;
         }
