@@ -169,7 +169,8 @@ impl Studio {
         after: Option<u64>,
     ) -> Result<BoxStream<'static, Arc<TimelineEvent>>, StudioError> {
         let job = self.own(user, id).await?;
-        if !job.settled && !job.watched {
+        // Of many who watch one build here, the first notes it.
+        if !job.settled && !job.watched && !self.inner.timeline.is_watched(id) {
             // The worker lets this page load the preview before it pauses the sandbox.
             let change = Change { watched: Some(true), ..Change::default() };
             if let Err(error) = self.change(id, Held::Anybody, change, Vec::new()).await {

@@ -51,6 +51,11 @@ impl Timeline {
         self.channels().get(job).and_then(Weak::upgrade)
     }
 
+    /// Whether a watcher of this job is in this process.
+    pub(crate) fn is_watched(&self, job: &JobId) -> bool {
+        self.channel(job).is_some()
+    }
+
     /// Hands on what stands in the records. Nobody is asked when nobody watches.
     pub(crate) async fn caught_up(&self, job: &JobId) {
         let Some(channel) = self.channel(job) else { return };
