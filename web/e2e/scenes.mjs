@@ -224,6 +224,9 @@ async function cardOffersResume(visit) {
 
 /** A second project of a name would start from the files of the first. */
 async function projectNamesAreUnique({ view, server }) {
+  // For the wide screen the page is loaded a second time.
+  await view.open(`${server.url}/`);
+  await view.see("textarea[name=goal]");
   await view.page.type("textarea[name=goal]", "Another clock");
   await view.page.type("input[name=name]", "World clock");
   await view.press("Build");
@@ -414,10 +417,11 @@ async function picturesAndUsage({ view }) {
   await view.picture("usage");
 }
 
-/** The sandbox runs and nobody serves: in the terminal of the scene before, the server is ended. */
+/** The sandbox runs and nothing serves: in the terminal of the scene before, the server is ended, and at first cannot start again. */
 async function appIsBroughtBack({ view }) {
   const port = /^http:\/\/(\d+)-/.exec(await view.page.$eval("iframe", (frame) => frame.src))[1];
   await view.tab("terminal");
+  await inTerminal(view, `echo 'echo no such module; exit 7' > ~/.bash_profile`, "broken");
   await inTerminal(view, `pkill -f http.server; while curl -s -o /dev/null localhost:${port}; do sleep 0.1; done`, "ended");
   await view.tab("preview");
   await view.press("Reload the preview");
@@ -425,6 +429,13 @@ async function appIsBroughtBack({ view }) {
   await view.preview("error");
   assert.equal(await view.text(".preview-card"), "The app doesn't answer.Resume preview");
   await view.everyLook("preview-error-silent");
+  await view.press("Resume preview");
+  await view.see(".preview-card .output", "no such module");
+  await view.see(".preview-card", "The application does not start:");
+  await view.everyLook("preview-error-application");
+  await view.tab("terminal");
+  await inTerminal(view, "rm ~/.bash_profile", "mended");
+  await view.tab("preview");
   await view.press("Resume preview");
   await view.preview("active");
   await view.frameSays(PAGE);
@@ -690,7 +701,7 @@ const A_VISIT = [
   ["files follow what the terminal does, with what was added and removed", filesFollowTerminal],
   ["a file that a snapshot does not have is said to be missing there", fileIsNotInSnapshot],
   ["screenshots side by side, and usage", picturesAndUsage],
-  ["an app that does not answer any more is resumed", appIsBroughtBack],
+  ["an app that does not answer any more is resumed; one that cannot start says why", appIsBroughtBack],
   ["the files go back to a snapshot, asked for by keyboard", goesBackToSnapshot],
   ["an app that forbids frames opens in a tab", framesAreForbidden],
   ["the preview sleeps when told to", goesToSleepByHand],

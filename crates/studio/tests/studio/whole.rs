@@ -6,7 +6,7 @@ use sdk::model::SandboxState;
 use sdk::{SandboxId, Secret};
 use serde_json::{Value, json};
 
-use super::programs::Whole;
+use super::programs::{Caller, Whole};
 
 const SLOW: &str = r#"{"turns": [
     {"text": "This takes long.", "tool_calls": [{"name": "bash", "input": {"command": "echo begun > /home/user/project/begun; sleep 300"}}]},
@@ -257,6 +257,27 @@ async fn every_phase_that_shows_a_page_has_its_pictures() {
     assert_eq!(reasons, ["phase 1", "phase 1", "phase 2", "phase 2", "ready", "ready"], "{taken:#}");
     let told = timeline(&whole, &job).await;
     assert_eq!((count(&told, "screenshots"), count(&told, "phase_finished")), (3, 2), "{told:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_token_of_the_owner_is_printed_and_kept() {
+    let whole = Whole::start(&[]);
+    let file = whole.data().join("studio/token");
+    let before = std::fs::read_to_string(&file).expect("a token");
+    let mut command = std::process::Command::new(testing::program());
+    testing::without_settings(&mut command).args(["user", "token", "--data"]).arg(whole.data());
+    command.env("XDG_DATA_HOME", whole.data().join("none")).env("XDG_CONFIG_HOME", whole.data().join("none"));
+    let done = command.output().expect("the program runs");
+    assert!(done.status.success(), "{done:?}");
+    let printed = String::from_utf8(done.stdout).expect("text");
+    let token = printed.trim().strip_prefix("export SANDBAR_TOKEN=").expect("a line for a shell").to_owned();
+    assert_ne!(token, before.trim());
+    assert_eq!(std::fs::read_to_string(&file).expect("a token").trim(), token, "what `sandbar up` prints next time");
+    let owner = Caller::new(&whole.server.address, &token);
+    assert_eq!(owner.get("/api/me").await["name"], "owner");
+    let old = Caller::new(&whole.server.address, before.trim());
+    let (status, _) = old.call(reqwest::Method::GET, "/api/me", None).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
 }
 
 /// The names of the project's files.
