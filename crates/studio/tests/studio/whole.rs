@@ -260,6 +260,39 @@ async fn every_phase_that_shows_a_page_has_its_pictures() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_pause_after_a_build_waits_until_the_page_that_watches_it_has_loaded() {
+    let whole = Whole::start(&[("page.json", PAGE)]);
+    let user = &whole.user;
+    let job = user.build(&json!({ "name": "p", "goal": "g", "model": "scripted:page.json" })).await;
+    let token = std::fs::read_to_string(whole.data().join("studio/token")).expect("a token");
+    let events = format!("http://{}/api/jobs/{job}/events", whole.server.address);
+    let watching = reqwest::Client::new().get(events).bearer_auth(token.trim()).send().await.expect("a stream");
+    assert_eq!(watching.status(), StatusCode::OK);
+    user.until(&job, "ready", |seen| seen["status"] == "ready").await;
+    // The page has 30 seconds.
+    assert_eq!(user.get(&format!("/api/jobs/{job}/preview")).await["state"], "active");
+    let records = whole.records().await;
+    let record = async || records.job(&job.parse().expect("an id")).await.expect("read").expect("a job");
+    let waiting = record().await;
+    assert_eq!((waiting.watched, waiting.preview_loaded, waiting.settled), (true, false, false));
+    let loaded = format!("/api/jobs/{job}/preview/loaded");
+    let (status, _) = user.call(reqwest::Method::POST, &loaded, None).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    user.until_asleep(&job).await;
+    assert!(record().await.preview_loaded);
+    let told = timeline(&whole, &job).await;
+    let paused: Vec<&Value> = told.iter().filter(|event| event["type"] == "paused").collect();
+    assert!(paused.len() == 1 && paused[0]["automatic"] == true, "{told:#?}");
+    // What a person pauses is told.
+    let (status, _) = user.post(&format!("/api/generation/{job}/resume"), &json!({})).await;
+    assert_eq!(status, StatusCode::OK);
+    let paused = user.post(&format!("/api/generation/{job}/snapshot"), &json!({})).await;
+    assert_eq!(paused, (StatusCode::OK, json!({ "job_id": job, "paused": true })));
+    let told = timeline(&whole, &job).await;
+    assert!(told.iter().any(|event| event["type"] == "paused" && event["automatic"] == false), "{told:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_new_token_of_the_owner_is_printed_and_kept() {
     let whole = Whole::start(&[]);
     let file = whole.data().join("studio/token");
