@@ -25,7 +25,11 @@ type Answering = Pin<Box<dyn Future<Output = Response<OtherBody>> + Send>>;
 
 /// Who answers what is neither the control plane's nor the edge's. By default nobody: then it is 404.
 #[derive(Clone, Default)]
-pub struct Elsewhere(Option<Arc<dyn Fn(Request<Content>) -> Answering + Send + Sync>>);
+pub struct Elsewhere {
+    service: Option<Arc<dyn Fn(Request<Content>) -> Answering + Send + Sync>>,
+    /// What paths must begin with; empty: any.
+    prefix: &'static str,
+}
 
 impl Elsewhere {
     /// This service does.
@@ -36,26 +40,32 @@ impl Elsewhere {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<OtherError>,
     {
-        Self(Some(Arc::new(move |request| {
+        let service = Arc::new(move |request| -> Answering {
             let answering = service.call(request);
             Box::pin(async move {
                 let Ok(response) = answering.await;
                 response.map(|body| body.map_err(Into::into).boxed_unsync())
             })
-        })))
+        });
+        Self { service: Some(service), prefix: "" }
+    }
+
+    /// Only requests whose paths begin with `prefix`; all others are answered as if there were no service.
+    pub fn below(self, prefix: &'static str) -> Self {
+        Self { prefix, ..self }
     }
 
     /// The answer, or the request again when there is nobody to answer it.
     pub(crate) async fn answer(&self, request: Request<Content>) -> Result<Response<OtherBody>, Request<Content>> {
-        match &self.0 {
-            Some(answer) => Ok(answer(request).await),
-            None => Err(request),
+        match &self.service {
+            Some(answer) if request.uri().path().starts_with(self.prefix) => Ok(answer(request).await),
+            _ => Err(request),
         }
     }
 }
 
 impl fmt::Debug for Elsewhere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Elsewhere(a service)" } else { "Elsewhere(nobody)" })
+        f.write_str(if self.service.is_some() { "Elsewhere(a service)" } else { "Elsewhere(nobody)" })
     }
 }

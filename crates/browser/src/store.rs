@@ -6,7 +6,8 @@
 //! screenshots/{job}/auto/devserver-{timestamp}_{viewport}.webp   after the dev server's start
 //! ```
 //!
-//! The address that goes with a picture is the configured CDN's; without one it is signed (S3) or local (disk).
+//! The address that goes with a picture is the configured CDN's; without one it is signed by S3, or by a
+//! [`LinkSigner`](crate::link::LinkSigner) for pictures on disk that a server of ours serves.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::signer::Signer;
 use object_store::{Attribute, Attributes, ClientOptions, ObjectStore, PutOptions, RetryConfig};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 const PUT_WITHIN: Duration = Duration::from_secs(30);
@@ -30,43 +31,46 @@ const SIGNED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 const LONGEST_NAME: usize = 128;
 
 /// Which store, and how its pictures are addressed.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone)]
 pub struct StoreConfig {
     pub place: Place,
     /// A domain (`cdn.example.com`) or the beginning of an address (`https://example.com/media`) at which the store's content is
     /// public.
-    #[serde(default)]
     pub cdn: Option<String>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Place {
     Disk {
         directory: PathBuf,
         /// The beginning of the address under which a server offers the directory; without it addresses are `file://`.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         served_at: Option<String>,
     },
     S3(S3Config),
 }
 
 /// A bucket of AWS, or of another service with the same protocol.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct S3Config {
     pub bucket: String,
     #[serde(default = "S3Config::default_region")]
     pub region: String,
     /// Another service than AWS. With `http://` nothing is encrypted.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Without a key the machine's own role is used.
-    #[serde(default)]
-    pub access_key_id: Option<String>,
-    #[serde(default)]
-    pub secret_access_key: Option<Secret>,
+    /// Never part of a configuration file. Without them the machine's own role is used.
+    #[serde(skip)]
+    pub credentials: Option<Credentials>,
+}
+
+/// What opens a bucket.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    pub access_key_id: String,
+    pub secret_access_key: Secret,
 }
 
 impl S3Config {
@@ -76,8 +80,7 @@ impl S3Config {
 }
 
 /// A text that is never shown.
-#[derive(Clone, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone)]
 pub struct Secret(String);
 
 impl Secret {
@@ -174,7 +177,7 @@ impl ScreenshotStore {
 
     /// Pictures in a bucket, with signed addresses that are good for seven days.
     pub fn s3(config: S3Config) -> Result<Self, StoreError> {
-        let S3Config { bucket, region, endpoint, access_key_id, secret_access_key } = config;
+        let S3Config { bucket, region, endpoint, credentials } = config;
         let retry = RetryConfig { max_retries: RETRIES, retry_timeout: PUT_WITHIN, ..RetryConfig::default() };
         let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
         let options = ClientOptions::new()
@@ -189,8 +192,8 @@ impl ScreenshotStore {
         if let Some(endpoint) = endpoint {
             builder = builder.with_endpoint(endpoint.trim_end_matches('/'));
         }
-        if let (Some(id), Some(Secret(secret))) = (access_key_id, secret_access_key) {
-            builder = builder.with_access_key_id(id).with_secret_access_key(secret);
+        if let Some(Credentials { access_key_id, secret_access_key: Secret(secret) }) = credentials {
+            builder = builder.with_access_key_id(access_key_id).with_secret_access_key(secret);
         }
         let what = "the bucket cannot be used";
         let bucket = builder.build().map_err(|error| StoreError::Config { what, source: error.into() })?;
@@ -235,13 +238,28 @@ fn prefix(address: &str) -> Result<Url, StoreError> {
         .map_err(|error| StoreError::Config { what, source: error.into() })
 }
 
+/// Where all keys begin.
+pub(crate) const ROOT: &str = "screenshots";
+
 fn key(job: &str, occasion: &Occasion, viewport: &str) -> Result<String, StoreError> {
     let (job, viewport) = (name(job)?, name(viewport)?);
     Ok(match occasion {
-        Occasion::Agent { at } => format!("screenshots/{job}/agent/{}_{viewport}.webp", stamp(*at)),
-        Occasion::Commit { id } => format!("screenshots/{job}/auto/{}_{viewport}.webp", name(id)?),
-        Occasion::DevServer { at } => format!("screenshots/{job}/auto/devserver-{}_{viewport}.webp", stamp(*at)),
+        Occasion::Agent { at } => format!("{ROOT}/{job}/agent/{}_{viewport}.webp", stamp(*at)),
+        Occasion::Commit { id } => format!("{ROOT}/{job}/auto/{}_{viewport}.webp", name(id)?),
+        Occasion::DevServer { at } => format!("{ROOT}/{job}/auto/devserver-{}_{viewport}.webp", stamp(*at)),
     })
+}
+
+/// The file of a picture in a store on disk; [`None`] for what cannot be a picture's key.
+pub fn file_of(directory: &Path, key: &str) -> Option<PathBuf> {
+    let parts: Vec<&str> = key.split('/').collect();
+    let &[root, job, occasion, file] = parts.as_slice() else { return None };
+    let is_key = root == ROOT
+        && matches!(occasion, "agent" | "auto")
+        && file.ends_with(".webp")
+        && name(job).is_ok()
+        && name(file.trim_end_matches(".webp")).is_ok();
+    is_key.then(|| directory.join(key))
 }
 
 /// Down to the millisecond, so that a second look at a page does not replace the first.
@@ -284,15 +302,39 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_read_strictly_and_shows_no_secret() {
-        let read = |text: &str| serde_json::from_str::<StoreConfig>(text);
-        let s3 = r#"{"place": {"s3": {"bucket": "b", "access_key_id": "id", "secret_access_key": "hush"}}, "cdn": "c.test"}"#;
-        let config = read(s3).expect("a configuration");
+    fn only_keys_of_pictures_are_files() {
+        let directory = Path::new("/d");
+        let good = "screenshots/job-1/agent/20261116T000937062Z_desktop.webp";
+        assert_eq!(file_of(directory, good), Some(directory.join(good)));
+        for bad in [
+            "screenshots/job/agent/../../x.webp",
+            "screenshots/../agent/x.webp",
+            "screenshots/job/agent/.hidden.webp",
+            "screenshots/job/agent/x.html",
+            "screenshots/job/other/x.webp",
+            "screenshots/job/agent/a/x.webp",
+            "/screenshots/job/agent/x.webp",
+            ".link-secret",
+            "",
+        ] {
+            assert_eq!(file_of(directory, bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_is_read_strictly_and_has_no_secret() {
+        let read = |text: &str| serde_json::from_str::<Place>(text);
+        assert!(read(r#"{"s3": {"bucket": "b", "endpoint": "http://s3.test"}}"#).is_ok());
+        for keys in ["access_key_id", "secret_access_key", "credentials"] {
+            assert!(read(&format!(r#"{{"s3": {{"bucket": "b", "{keys}": "x"}}}}"#)).is_err(), "{keys}");
+        }
+        assert!(read(r#"{"disk": {"directory": "/tmp/x"}}"#).is_ok());
+        assert!(read(r#"{"disk": {"directory": "/tmp/x", "typo": 1}}"#).is_err());
+        let credentials = Credentials { access_key_id: "id".into(), secret_access_key: Secret::new("hush") };
+        let s3 = S3Config { bucket: "b".into(), region: "r".into(), endpoint: None, credentials: Some(credentials) };
+        let config = StoreConfig { place: Place::S3(s3), cdn: Some("c.test".into()) };
         assert!(!format!("{config:?}").contains("hush"), "{config:?}");
         let store = ScreenshotStore::open(config).expect("a store");
         assert!(!format!("{store:?}").contains("hush"), "{store:?}");
-        assert!(read(r#"{"place": {"disk": {"directory": "/tmp/x"}}}"#).is_ok());
-        assert!(read(r#"{"place": {"disk": {"directory": "/tmp/x", "typo": 1}}}"#).is_err());
-        assert!(read(r#"{"place": {"disk": {"directory": "/tmp/x"}}, "cnd": "x"}"#).is_err());
     }
 }

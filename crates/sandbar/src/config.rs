@@ -3,6 +3,7 @@
 
 use crate::agent::{ModelConfig, Prices};
 use crate::hosts;
+use crate::screenshot_host::ScreenshotsConfig;
 use anyhow::{Context, bail};
 use engine::net::Trust;
 use figment::Figment;
@@ -37,9 +38,8 @@ pub(crate) struct Config {
     pub sandboxes: node::SandboxesConfig,
     /// What sandboxes may reach beyond the public internet.
     pub egress: EgressConfig,
-    /// Where `take_screenshot` keeps its pictures; absent: in the data directory.
-    #[serde(default, skip_serializing)]
-    pub screenshots: Option<browser::store::StoreConfig>,
+    /// Where `take_screenshot` keeps its pictures, and for how long.
+    pub screenshots: ScreenshotsConfig,
     /// Where workspaces run, in order of preference; empty: what `E2B_*` variables say, then this machine.
     #[serde(default)]
     pub providers: Vec<ProviderConfig>,
@@ -191,6 +191,7 @@ impl Config {
         self.domain.as_deref().map_or(Ok(()), hosts::check_domain)?;
         Prices::new(&self.models)?;
         self.sandboxes.check().map_err(|wrong| anyhow::anyhow!("sandboxes.{wrong}"))?;
+        self.screenshots.check()?;
         let plain = |key: &str| {
             !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
         };
@@ -213,7 +214,7 @@ impl Config {
             ephemeral: false,
             sandboxes: node::SandboxesConfig::default(),
             egress: EgressConfig::default(),
-            screenshots: None,
+            screenshots: ScreenshotsConfig::default(),
             providers: Vec::new(),
             objects: ObjectsConfig::default(),
             records: RecordsConfig::default(),

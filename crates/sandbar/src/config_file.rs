@@ -292,6 +292,88 @@ mod tests {
         assert_eq!(all.config["budgets"][0]["usd"], 20.0);
     }
 
+    /// Sections by name, each with the text that leads to it.
+    const SECTIONS: [(&str, &str); 13] = [
+        ("", ""),
+        ("sandboxes", "[sandboxes]\n"),
+        ("egress", "[egress]\n"),
+        ("screenshots", "[screenshots]\n"),
+        ("screenshots.place.disk", "[screenshots.place.disk]\n"),
+        ("screenshots.place.s3", "[screenshots.place.s3]\n"),
+        ("providers", "[[providers]]\nname = \"a\"\nkind = \"e2b\"\n"),
+        ("providers.resources", "[[providers]]\nname = \"a\"\nkind = \"e2b\"\n[providers.resources]\n"),
+        ("providers.plan", "[[providers]]\nname = \"a\"\nkind = \"e2b\"\n[providers.plan]\n"),
+        ("providers.price", "[[providers]]\nname = \"a\"\nkind = \"e2b\"\n[providers.price]\n"),
+        ("objects", "[objects]\n"),
+        ("records", "[records]\n"),
+        ("budgets", "[[budgets]]\nusd = 1.0\n"),
+    ];
+
+    /// The keys of a section as its type has them: an unknown one is refused with a list of the known.
+    fn keys(section: &str, opening: &str) -> Vec<String> {
+        let refused = effective(&format!("{opening}no_such_key = 1\n")).err().expect("no section takes it");
+        let text = format!("{refused:#}");
+        let known = text.split_once("expected").unwrap_or_else(|| panic!("{section}: {text}")).1;
+        let quoted = known.split('`').filter(|word| {
+            !word.is_empty() && word.chars().all(|letter| letter.is_ascii_lowercase() || "_0123456789".contains(letter))
+        });
+        quoted.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_key_is_in_the_file_to_begin_with_in_the_help_and_in_the_documents() {
+        use clap::CommandFactory as _;
+        #[derive(clap::Parser)]
+        struct Whole {
+            #[command(flatten)]
+            up: crate::up::Up,
+        }
+        let help = Whole::command().render_long_help().to_string();
+        let document = include_str!("../../../docs/configuration.md");
+        let documented: Vec<&str> =
+            document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(key, _)| key)).collect();
+        let mut known = Vec::new();
+        for (section, opening) in SECTIONS {
+            let keys = keys(section, opening);
+            assert!(!keys.is_empty(), "{section}");
+            for key in keys {
+                let whole = if section.is_empty() { key.clone() } else { format!("{section}.{key}") };
+                assert!(documented.contains(&whole.as_str()), "docs/configuration.md does not have `{whole}`");
+                assert!(TEMPLATE.contains(&key), "the file to begin with does not have {whole}");
+                let of_server =
+                    !["providers", "objects", "records", "budgets"].iter().any(|part| section.starts_with(part));
+                assert!(!of_server || help.contains(&key), "the help of `sandbar up` does not have {whole}");
+                known.push(whole);
+            }
+        }
+        let unknown: Vec<&&str> = documented.iter().filter(|key| !known.iter().any(|known| known == **key)).collect();
+        assert!(unknown.is_empty(), "docs/configuration.md has keys that do not exist: {unknown:?}");
+        assert!(known.len() > 60, "{known:?}");
+    }
+
+    #[test]
+    fn documented_defaults_are_the_defaults() {
+        let document = include_str!("../../../docs/configuration.md");
+        let defaults = effective("").expect("a good file").config;
+        let mut leaves = Vec::new();
+        flatten("", &defaults, &mut leaves);
+        for section in ["sandboxes.", "egress.", "screenshots."] {
+            for (key, value) in leaves.iter().filter(|(key, _)| key.starts_with(section)) {
+                let row = format!("| `{key}` | `{value}` |");
+                assert!(document.contains(&row), "docs/configuration.md does not have {row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_of_a_bucket_in_the_file_are_refused() {
+        for key in ["access_key_id", "secret_access_key"] {
+            let text = format!("[screenshots.place.s3]\nbucket = \"b\"\n{key} = \"hush\"\n");
+            let error = format!("{:#}", effective(&text).err().expect("no file has keys"));
+            assert!(error.contains(key) && !error.contains("hush"), "{error}");
+        }
+    }
+
     #[test]
     fn every_value_has_its_source_and_secrets_are_hidden() {
         let shown = effective(

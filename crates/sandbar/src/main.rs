@@ -16,6 +16,7 @@ mod mcp;
 mod recover;
 mod runtime;
 mod sandbox;
+mod screenshot_host;
 mod screenshots;
 mod studio;
 mod template;

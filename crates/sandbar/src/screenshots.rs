@@ -1,9 +1,9 @@
 //! Joins the browser to the tools: pictures of what a sandbox serves, taken through its edge and kept in the store.
 
-use crate::config::Config;
-use crate::data::MEDIA;
+use crate::config::{self, Config};
+use crate::screenshot_host::ScreenshotHost;
 use async_trait::async_trait;
-use browser::store::{Occasion, Place, ScreenshotStore, StoreConfig};
+use browser::store::{Occasion, ScreenshotStore, StoreConfig};
 use browser::{Browser, BrowserConfig, CaptureRequest, Origin, Upstream};
 use http::Uri;
 use http::header::HOST;
@@ -16,16 +16,23 @@ const NOBODY_THERE: u16 = 502;
 
 /// One browser and one store for all sandboxes of this program. Both begin with the first picture.
 pub(crate) struct Pictures {
+    config: Config,
     store: StoreConfig,
-    tools: OnceLock<Result<(Browser, ScreenshotStore), CaptureError>>,
+    tools: OnceLock<Result<Tools, CaptureError>>,
+}
+
+struct Tools {
+    browser: Browser,
+    store: ScreenshotStore,
+    /// For pictures that only this machine has.
+    host: Option<ScreenshotHost>,
 }
 
 impl Pictures {
     /// Kept where the configuration says, else below the data directory.
     pub(crate) fn new(config: &Config) -> Arc<Self> {
-        let place = || Place::Disk { directory: config.data.join(MEDIA), served_at: None };
-        let store = config.screenshots.clone().unwrap_or_else(|| StoreConfig { place: place(), cdn: None });
-        Arc::new(Self { store, tools: OnceLock::new() })
+        let store = config.screenshots.store(&config.data, config::variable);
+        Arc::new(Self { config: config.clone(), store, tools: OnceLock::new() })
     }
 
     /// What an agent asks for in one sandbox.
@@ -42,7 +49,7 @@ impl Pictures {
         capture: Capture,
     ) -> Result<Shots, CaptureError> {
         let Capture { port, url_path, full_page } = capture;
-        let (browser, store) = self.tools()?;
+        let Tools { browser, store, host } = self.tools()?;
         let (origin, upstream) = address(sandbox, port)?;
         let request = CaptureRequest { url_path, full_page, ..CaptureRequest::new(origin, upstream) };
         let seen = browser.capture(request).await.map_err(|error| explain(error, port))?;
@@ -54,16 +61,23 @@ impl Pictures {
         for shot in seen.shots {
             let stored = store.put(job, occasion, &shot.name, shot.webp.clone()).await;
             let stored = stored.map_err(|error| CaptureError::Failed(told(&error)))?;
+            // A path of this machine says nothing to a model or to somebody at another one, and is none of theirs.
+            let url = match stored.url.scheme() {
+                "file" => host.as_ref().and_then(|host| host.url(&stored.key)),
+                _ => Some(stored.url.into()),
+            };
             shots.push(Shot {
                 viewport: shot.name,
                 width: shot.width,
                 height: shot.height,
                 webp: shot.webp,
                 key: stored.key,
-                // A path of this machine says nothing to a model or to somebody at another one, and is none of theirs.
-                url: (stored.url.scheme() != "file").then(|| stored.url.into()),
+                url,
                 blank: shot.blank,
             });
+        }
+        if let Some(host) = host {
+            host.enforce_retention().await;
         }
         let mut blocked: Vec<String> =
             seen.blocked.into_iter().map(|request| format!("{} {}", request.kind, request.url)).collect();
@@ -73,21 +87,24 @@ impl Pictures {
         Ok(Shots { shots, title, blocked, console_errors: seen.console_errors })
     }
 
-    fn tools(&self) -> Result<&(Browser, ScreenshotStore), CaptureError> {
+    fn tools(&self) -> Result<&Tools, CaptureError> {
         let started = self.tools.get_or_init(|| {
             // Profiles are directories of the browser's own user, who cannot pass through the data directory.
             let browser = Browser::start(BrowserConfig::new(std::env::temp_dir()));
             let browser = browser.map_err(|error| CaptureError::NoBrowser(told(&error)))?;
             let store = ScreenshotStore::open(self.store.clone());
-            Ok((browser, store.map_err(|error| CaptureError::Failed(told(&error)))?))
+            let store = store.map_err(|error| CaptureError::Failed(told(&error)))?;
+            let host = ScreenshotHost::open(&self.config);
+            let host = host.map_err(|error| CaptureError::Failed(told(&error)))?;
+            Ok(Tools { browser, store, host })
         });
         started.as_ref().map_err(Clone::clone)
     }
 
     /// Ends the browser, if there is one.
     pub(crate) async fn close(&self) {
-        if let Some(Ok((browser, _))) = self.tools.get() {
-            browser.close().await;
+        if let Some(Ok(tools)) = self.tools.get() {
+            tools.browser.close().await;
         }
     }
 }

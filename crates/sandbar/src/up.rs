@@ -4,6 +4,7 @@ use crate::attendant::Attendant;
 use crate::config::{Config, Overrides};
 use crate::data::{Busy, DataDirectory, ServerNote};
 use crate::local_server::Ourselves;
+use crate::screenshot_host::{PATHS, ScreenshotHost};
 use crate::studio::{Options, StudioFlags, Workshop};
 use crate::{doctor, hosts, logging, runtime};
 use ::authority::Authority;
@@ -52,6 +53,7 @@ are the defaults unless a comment says otherwise:
   cpu_count = 2
   memory_mb = 1024
   disk_mb = 10240
+  volume_mb = 10240               # of each volume
   pids = 4096                     # most processes and threads in one sandbox
   max_cpu_count = 64              # most that one create may ask for
   max_memory_mb = 65536
@@ -66,6 +68,16 @@ are the defaults unless a comment says otherwise:
   allow_names = [\"*.corp.example\"]
   nameservers = [\"10.1.0.53\"]     # absent: those of /etc/resolv.conf
   extra_roots = [\"/etc/corp.pem\"] # trusted besides the host's where rules set headers
+  [screenshots]                   # pictures that take_screenshot keeps
+  keep_days = 30                  # below the data directory; the oldest go first
+  keep_count = 10000
+  keep_mb = 1024
+  cdn = \"cdn.example.com\"         # absent: this server, or S3, signs addresses
+  place.s3.bucket = \"pictures\"    # also place.s3.region, place.s3.endpoint;
+                                  # keys: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
+  place.disk.directory = \"/srv/p\" # instead; place.disk.served_at: its address elsewhere
+Workspaces have [[providers]], [objects], [records] and [[budgets]]: `sandbar config init` writes \
+all of them, docs/configuration.md explains each key.
 
 Each key is also a variable: SANDBAR_LISTEN, SANDBAR_EGRESS__ALLOW_RANGES='[\"10.1.0.0/16\"]', …
 SANDBAR_LOG sets what is logged (default `info`): `debug`, or `warn,sandbar_api=debug`.
@@ -208,15 +220,19 @@ async fn serve(config: Config, on_missing: OnMissing, studio: Option<Options>) -
     out.flush()?;
 
     let stop = CancellationToken::new();
-    let elsewhere = workshop.as_mut().map(|workshop| {
+    let studio = workshop.as_mut().map(|workshop| {
         workshop.work();
-        let router = rest::router(workshop.studio.clone(), &workshop.face(&domain), stop.clone());
-        Elsewhere::new(TowerToHyperService::new(router))
+        rest::router(workshop.studio.clone(), &workshop.face(&domain), stop.clone())
     });
+    let elsewhere = match (studio, open_screenshots(&config)) {
+        (Some(studio), Some(screenshots)) => Elsewhere::new(TowerToHyperService::new(studio.merge(screenshots))),
+        (Some(studio), None) => Elsewhere::new(TowerToHyperService::new(studio)),
+        (None, Some(screenshots)) => Elsewhere::new(TowerToHyperService::new(screenshots)).below(PATHS),
+        (None, None) => Elsewhere::default(),
+    };
     let face =
         ApiConfig { api_key, domain, extensions: config.extensions, authority, max_connections: max_connections() };
-    let serving =
-        tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere.unwrap_or_default(), stop.clone()));
+    let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere, stop.clone()));
     let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node));
     let wanted = stopping.next().await;
     eprintln!("stopping…");
@@ -262,6 +278,17 @@ async fn open_workshop(config: &Config, ourselves: &LocalEndpoint, options: Opti
         Ok(workshop) => Some(workshop),
         Err(error) => {
             eprintln!("sandbar: the studio is not served: {error:#}");
+            None
+        }
+    }
+}
+
+/// Shows screenshots that are kept on this machine. Sandboxes are served without it where it cannot be opened.
+fn open_screenshots(config: &Config) -> Option<axum::Router> {
+    match ScreenshotHost::open(config) {
+        Ok(host) => host.map(ScreenshotHost::router),
+        Err(error) => {
+            eprintln!("sandbar: screenshots are not served: {error}");
             None
         }
     }

@@ -23,7 +23,7 @@ pub struct Shot {
     pub webp: Bytes,
     /// What the store of pictures calls it.
     pub key: String,
-    /// Where whoever reads the answer can see the picture; none when only the host has it, whose paths are nobody's business.
+    /// Where the reader of the answer can see the picture; none while no server shows it. Paths of the host are not told.
     pub url: Option<String>,
     /// Nothing is to be seen on it.
     pub blank: bool,

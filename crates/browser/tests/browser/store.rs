@@ -3,7 +3,9 @@
 use std::process::Command;
 
 use bytes::Bytes;
-use sandbar_browser::store::{Occasion, Place, S3Config, ScreenshotStore, Secret, StoreConfig, StoreError};
+use sandbar_browser::store::{
+    Credentials, Occasion, Place, S3Config, ScreenshotStore, Secret, StoreConfig, StoreError,
+};
 use testing::S3Server;
 
 const PICTURE: Bytes = Bytes::from_static(b"RIFF\x04\0\0\0WEBPpicture");
@@ -75,8 +77,10 @@ fn s3(server: &S3Server, secret: &str) -> S3Config {
         bucket: S3Server::BUCKET.to_owned(),
         region: S3Server::REGION.to_owned(),
         endpoint: Some(server.endpoint()),
-        access_key_id: Some(S3Server::KEY_ID.to_owned()),
-        secret_access_key: Some(Secret::new(secret)),
+        credentials: Some(Credentials {
+            access_key_id: S3Server::KEY_ID.to_owned(),
+            secret_access_key: Secret::new(secret),
+        }),
     }
 }
 

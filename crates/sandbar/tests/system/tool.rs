@@ -1,6 +1,7 @@
 //! `sandbar tool` and `sandbar tools` as people and scripts use them.
 
 use crate::support::Server;
+use crate::support::http;
 use crate::support::server::PROGRAM;
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -140,7 +141,19 @@ fn pictures_are_taken_told_and_written() {
                 && key.starts_with(&format!("screenshots/{}/agent/", sandbox.id)),
             "{key}"
         );
-        assert_eq!(shot["url"], Value::Null, "where this machine keeps it is nobody's business");
+        let url = shot["url"].as_str().expect("an address");
+        let path = url.strip_prefix(&format!("http://{}", server.address)).expect("it is the server's");
+        assert!(path.starts_with(&format!("/{key}?expires=")), "{path}");
+        let get = |path: &str| http::request(&server.address, "GET", path, &[], b"").expect("an answer");
+        let shown = get(path);
+        assert_eq!((shown.status, shown.header("content-type")), (200, Some("image/webp")), "{path}");
+        assert!(shown.body.starts_with(b"RIFF"));
+        let unsigned = path.split('?').next().expect("a path");
+        let forged = path.replace("expires=", "expires=9");
+        for refused in [unsigned, forged.as_str()] {
+            assert_eq!(get(refused).status, 403, "{refused}");
+        }
+        assert_eq!(get("/screenshots/../agent/x.webp?expires=1&signature=00").status, 404);
         assert_eq!((&shot["width"], &shot["height"], &shot["blank"]), (&json!(width), &json!(height), &json!(false)));
         let kept = std::fs::read(server.data().join("media").join(key)).expect("it is kept");
         let written = std::fs::read(pictures.join(key.rsplit('/').next().expect("a name"))).expect("it is written");

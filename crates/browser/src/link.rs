@@ -1,0 +1,157 @@
+//! Signed addresses of stored pictures, for a store that nothing else makes public: `KEY?expires=SECONDS&signature=HEX`.
+//!
+//! The signature is an HMAC-SHA256 over the picture's key and the time of expiry, with a secret that lies beside the
+//! pictures. All programs that use the same directory sign with it, and the server checks with it.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use jiff::Timestamp;
+use sha2::Sha256;
+use url::Url;
+
+/// As long as S3's own signatures can live.
+pub const LINK_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+const SECRET_FILE: &str = ".link-secret";
+const SECRET_BYTES: usize = 32;
+
+/// Why an address opens nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    #[error("the address has expired")]
+    Expired,
+    #[error("the address was not signed by this server")]
+    Invalid,
+}
+
+/// Signs and checks addresses of one directory of pictures.
+#[derive(Clone)]
+pub struct LinkSigner {
+    secret: Vec<u8>,
+}
+
+impl LinkSigner {
+    /// With the secret of a directory, which is made if missing, both readable by their owner only.
+    ///
+    /// # Errors
+    /// The directory or the secret cannot be made or read.
+    pub fn open(directory: &Path) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let file = directory.join(SECRET_FILE);
+        if !file.exists() {
+            let secret = rand::random::<[u8; SECRET_BYTES]>();
+            let draft = directory.join(format!("{SECRET_FILE}.{:016x}", rand::random::<u64>()));
+            let mut written = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft)?;
+            written.write_all(&secret)?;
+            written.sync_all()?;
+            // A link appears whole, and only one of two programs that start at the same time makes it.
+            let placed = fs::hard_link(&draft, &file);
+            fs::remove_file(&draft)?;
+            match placed {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        let secret = fs::read(&file)?;
+        if secret.len() < SECRET_BYTES {
+            let text = format!("{} is too short for a secret; remove it, and a new one is made", file.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok(Self { secret })
+    }
+
+    /// The address of a picture on the server at `base`, good until `expires`.
+    pub fn sign(&self, base: &Url, key: &str, expires: Timestamp) -> Option<Url> {
+        let mut url = base.join(key).ok()?;
+        let expires = expires.as_second();
+        let signature = hex(&self.mac(key, expires).finalize().into_bytes());
+        url.set_query(Some(&format!("expires={expires}&signature={signature}")));
+        Some(url)
+    }
+
+    /// Whether the query of a request opens the picture.
+    ///
+    /// # Errors
+    /// [`LinkError`] says why it does not.
+    pub fn check(&self, key: &str, query: &str, now: Timestamp) -> Result<(), LinkError> {
+        let value = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        let (Some(expires), Some(signature)) = (value("expires"), value("signature")) else {
+            return Err(LinkError::Invalid);
+        };
+        let expires: i64 = expires.parse().map_err(|_| LinkError::Invalid)?;
+        let signature = bytes(signature).ok_or(LinkError::Invalid)?;
+        // In constant time, and before anything is said about the expiry, which a forger chose.
+        self.mac(key, expires).verify_slice(&signature).map_err(|_| LinkError::Invalid)?;
+        if expires > now.as_second() { Ok(()) } else { Err(LinkError::Expired) }
+    }
+
+    fn mac(&self, key: &str, expires: i64) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes keys of any length");
+        mac.update(key.as_bytes());
+        mac.update(format!("\n{expires}").as_bytes());
+        mac
+    }
+}
+
+impl fmt::Debug for LinkSigner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LinkSigner(hidden)")
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    if !hex.is_ascii() || !hex.len().is_multiple_of(2) {
+        return None;
+    }
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "screenshots/job/agent/20261116T000937062Z_mobile.webp";
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    #[test]
+    fn an_address_opens_its_own_picture_until_it_expires() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let signer = LinkSigner::open(directory.path()).expect("a secret");
+        let base = Url::parse("http://127.0.0.1:4980/").expect("an address");
+        let url = signer.sign(&base, KEY, at(1000)).expect("an address");
+        assert_eq!(url.path(), format!("/{KEY}"));
+        let query = url.query().expect("a signature");
+        let check = |key: &str, query: &str, now| signer.check(key, query, at(now));
+        assert_eq!(check(KEY, query, 999), Ok(()));
+        assert_eq!(check(KEY, query, 1000), Err(LinkError::Expired));
+        assert_eq!(check("screenshots/job/agent/other.webp", query, 999), Err(LinkError::Invalid));
+        let later = query.replace("expires=1000", "expires=9999");
+        for forged in
+            [later.as_str(), "", "expires=1000", "expires=x&signature=00", "expires=1000&signature=é0", "signature="]
+        {
+            assert_eq!(check(KEY, forged, 999), Err(LinkError::Invalid), "{forged}");
+        }
+        // Every program has the same secret, and nobody else.
+        let again = LinkSigner::open(directory.path()).expect("a secret");
+        assert_eq!(again.check(KEY, query, at(999)), Ok(()));
+        let other = tempfile::tempdir().expect("a directory");
+        let other = LinkSigner::open(other.path()).expect("a secret");
+        assert_eq!(other.check(KEY, query, at(999)), Err(LinkError::Invalid));
+        assert_eq!(format!("{signer:?}"), "LinkSigner(hidden)");
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::metadata(directory.path().join(SECRET_FILE)).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
