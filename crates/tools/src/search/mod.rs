@@ -51,6 +51,16 @@ pub(crate) struct CountedFile {
     pub(crate) modified: i128,
 }
 
+/// Tells of files that no call can name; [`None`] when there are none.
+pub(crate) fn unnameable_note(number: u64) -> Option<String> {
+    let (names, them) = match number {
+        0 => return None,
+        1 => ("file whose name is", "it"),
+        _ => ("files whose names are", "them"),
+    };
+    Some(format!("[Left out: {number} {names} not UTF-8; use bash for {them}.]"))
+}
+
 /// Files that were not searched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Skipped {
@@ -91,6 +101,8 @@ pub(crate) struct Found {
     pub(crate) files: Vec<FoundFile>,
     /// How many would match at any depth.
     pub(crate) deeper: u64,
+    /// How many match whose names are not UTF-8, so that no call can name them.
+    pub(crate) unnameable: u64,
     pub(crate) timed_out: bool,
     pub(crate) note: Option<String>,
 }

@@ -10,7 +10,7 @@ use crate::input::Input;
 use crate::paths;
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
-use crate::search::{Find, Found, FoundFile, GlobPattern, InvalidGlob};
+use crate::search::{Find, Found, FoundFile, GlobPattern, InvalidGlob, unnameable_note};
 use crate::text::{Ended, Provenance, Truncation, truncate};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
         Err(error) => return Err(failed("search", &root, &error)),
     }
     let find = Find { root: root.clone(), pattern: glob, limit: LIMIT };
-    let Found { mut files, deeper, timed_out, note } =
+    let Found { mut files, deeper, unnameable, timed_out, note } =
         machine.find(&find).await.map_err(|error| broken("look for files", &error))?;
     files.sort_by(|a, b| (Reverse(a.modified), &a.path).cmp(&(Reverse(b.modified), &b.path)));
     let (ignored, plain): (Vec<FoundFile>, Vec<FoundFile>) = files.into_iter().partition(|file| file.ignored);
@@ -83,6 +83,7 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     if timed_out {
         lines.push(format!("[Stopped after {} s; there may be more. Narrow path or pattern.]", LIMIT.as_secs()));
     }
+    lines.extend(unnameable_note(unnameable));
     lines.extend(note.map(|note| format!("[{note}]")));
     let text = lines.join("\n");
     let explanation = Provenance::UNSAVED_DOCUMENT.explain();

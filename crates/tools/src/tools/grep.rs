@@ -11,7 +11,9 @@ use crate::input::{Input, invalid};
 use crate::paths;
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
-use crate::search::{Counted, CountedFile, InvalidGlob, InvalidPattern, MatchedFile, Matcher, Row, Search, Selector};
+use crate::search::{
+    Counted, CountedFile, InvalidGlob, InvalidPattern, MatchedFile, Matcher, Row, Search, Selector, unnameable_note,
+};
 use crate::text::{Ended, Provenance, Truncation, truncate};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -322,11 +324,7 @@ fn notes(request: &Request, counted: &Counted, partial: bool) -> Vec<String> {
         let hint = if skipped.ignored > 0 { " Set include_ignored to search ignored ones." } else { "" };
         notes.push(format!("[Not searched: {}.{hint}]", left_out.join(", ")));
     }
-    if skipped.unnameable > 0 {
-        let (names, them) =
-            if skipped.unnameable == 1 { ("file whose name is", "it") } else { ("files whose names are", "them") };
-        notes.push(format!("[Left out: {} {names} not UTF-8; use bash for {them}.]", skipped.unnameable));
-    }
+    notes.extend(unnameable_note(skipped.unnameable));
     if counted.timed_out {
         notes.push(format!(
             "[Stopped after {} s; {} searched, more remain. Narrow path or glob.]",

@@ -379,4 +379,7 @@ async fn a_name_that_is_not_utf8_is_told(world: &World) {
     let found = world.ok("grep", json!({ "pattern": "needle", "path": "/home/user/q" })).await;
     assert!(found.starts_with("Found 1 match in 1 file.\n/home/user/q/b.txt:1:needle"), "{found}");
     assert!(found.contains("[Left out: 1 file whose name is not UTF-8; use bash for it.]"), "{found}");
+    let found = world.ok("glob", json!({ "pattern": "**/*.txt", "path": "/home/user/q" })).await;
+    assert_eq!(found.lines().next(), Some("/home/user/q/b.txt"), "{found}");
+    assert!(found.contains("[Left out: 1 file whose name is not UTF-8; use bash for it.]"), "{found}");
 }

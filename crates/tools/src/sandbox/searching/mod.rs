@@ -19,7 +19,7 @@ use crate::search::{
 };
 use engine::TIMES;
 pub(in crate::sandbox) use engine::{Engine, helper_path};
-use parse::{Counts, counts, names, rows};
+use parse::{Counts, Names, counts, names, rows};
 
 /// A type of file that only we know, to narrow what ripgrep looks at. Its `--glob` would override ignore rules.
 const OWN_TYPE: &str = "sandbarglob";
@@ -177,16 +177,18 @@ impl Searches for SandboxMachine {
         let Some(partial) = self.ripgrep(&find.root, list(false), find.limit).await? else {
             return self.find_plainly(find, LIST, Some(WITHOUT_RIPGREP.replace("grep -P and ", ""))).await;
         };
-        let plain = names(&partial.stdout);
+        let Names { paths: plain, not_utf8 } = names(&partial.stdout);
         let mut found = Found { timed_out: partial.code.is_none(), ..Found::default() };
         let has_rules = plain.iter().any(|path| IGNORE_FILES.contains(&paths::name(path)));
         let mut ignored: Vec<String> = Vec::new();
         if has_rules && let Some(all) = self.ripgrep(&find.root, list(true), find.limit).await? {
             found.timed_out |= all.code.is_none();
             let known: HashSet<&String> = plain.iter().collect();
-            ignored = names(&all.stdout).into_iter().filter(|path| !known.contains(path)).collect();
+            ignored = names(&all.stdout).paths.into_iter().filter(|path| !known.contains(path)).collect();
         }
         let selector = Selector::plain(&find.root, self.base);
+        let matches = |path: &&String| selector.takes(path) && find.pattern.matches(path);
+        found.unnameable = not_utf8.iter().filter(matches).count() as u64;
         let mut matched: Vec<(String, bool)> = Vec::new();
         for (path, is_ignored) in
             plain.into_iter().map(|path| (path, false)).chain(ignored.into_iter().map(|path| (path, true)))
@@ -219,7 +221,7 @@ impl SandboxMachine {
             let mut arguments = walking(self.base, &search.root, include_ignored);
             arguments.extend(["--files", "-0", "--", "./"].map(str::to_owned));
             let Some(partial) = self.ripgrep(&search.root, arguments, search.limit).await? else { return Ok(0) };
-            seen.extend(names(&partial.stdout).into_iter().filter(|path| selector.takes(path)));
+            seen.extend(names(&partial.stdout).paths.into_iter().filter(|path| selector.takes(path)));
             // Without rules nothing is ignored.
             if !include_ignored
                 && !seen.iter().any(|path| IGNORE_FILES.contains(&paths::name(path)))

@@ -89,9 +89,23 @@ fn relative(path: &str) -> &str {
     path.strip_prefix("./").unwrap_or(path)
 }
 
-pub(super) fn names(output: &[u8]) -> Vec<String> {
-    let parts = output.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-    parts.map(|path| relative(&String::from_utf8_lossy(path)).to_owned()).collect()
+/// Paths that a NUL ends each.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    pub(super) paths: Vec<String>,
+    /// As well as they can be read.
+    pub(super) not_utf8: Vec<String>,
+}
+
+pub(super) fn names(output: &[u8]) -> Names {
+    let mut names = Names::default();
+    for path in output.split(|byte| *byte == 0).filter(|path| !path.is_empty()) {
+        match std::str::from_utf8(path) {
+            Ok(path) => names.paths.push(relative(path).to_owned()),
+            Err(_) => names.not_utf8.push(relative(&String::from_utf8_lossy(path)).to_owned()),
+        }
+    }
+    names
 }
 
 /// ripgrep's JSON lines.

@@ -194,9 +194,11 @@ impl SandboxMachine {
         script: &str,
         note: Option<String>,
     ) -> Result<Found, PortError> {
-        let Listing { files, timed_out, .. } = self.walk(&find.root, script, find.limit).await?;
+        let Listing { files, not_utf8, timed_out } = self.walk(&find.root, script, find.limit).await?;
         let selector = Selector::plain(&find.root, self.base);
-        let mut found = Found { timed_out, note, ..Found::default() };
+        let matches = |path: &&String| selector.takes(path) && find.pattern.matches(path);
+        let unnameable = not_utf8.iter().filter(matches).count() as u64;
+        let mut found = Found { timed_out, note, unnameable, ..Found::default() };
         for (path, modified, ignored) in files {
             if !selector.takes(&path) {
                 continue;
