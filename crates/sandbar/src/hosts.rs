@@ -5,7 +5,9 @@ use crate::data::AUTHORITY;
 use ::authority::Authority;
 use anyhow::{Context, bail};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 
 /// SDKs send what is under these to E2B, whatever server they were told to use.
 const OF_E2B: [&str; 2] = ["e2b.app", "e2b.dev"];
@@ -66,6 +68,39 @@ pub(crate) fn authority(data: &Path, configured: Option<&str>) -> anyhow::Result
         None => ("hosts".to_owned(), vec![LOCAL]),
     };
     Authority::open(&data.join(AUTHORITY).join(directory), &name, &only).context("no certificates can be signed")
+}
+
+/// Where distributions keep the roots that programs trust.
+const HOST_ROOTS: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
+const BUNDLE: &str = "roots.pem";
+/// A name service that does not answer must not delay the server.
+const RESOLVE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Writes a bundle of the host's roots and the authority's certificate beside that, for programs whose `SSL_CERT_FILE`
+/// replaces all other roots. [`None`] where the host has no bundle.
+///
+/// # Errors
+/// The bundle cannot be written.
+pub(crate) fn write_bundle(authority: &Authority) -> io::Result<Option<PathBuf>> {
+    let Some(roots) = HOST_ROOTS.iter().find_map(|file| fs::read_to_string(file).ok()) else { return Ok(None) };
+    let bundle = format!("{}\n{}", roots.trim_end(), authority.certificate_pem());
+    let file = authority.certificate_path().with_file_name(BUNDLE);
+    if fs::read_to_string(&file).is_ok_and(|written| written == bundle) {
+        return Ok(Some(file));
+    }
+    let draft = file.with_extension("new");
+    fs::write(&draft, bundle)?;
+    fs::rename(&draft, &file)?;
+    Ok(Some(file))
+}
+
+/// Whether programs of this machine find the names of sandboxes' ports. Browsers know names below `localhost` by
+/// themselves, others only by `libnss-myhostname`.
+pub(crate) async fn names_resolve(domain: &str) -> bool {
+    let host = format!("49999-sandbar.{}", split(domain).0);
+    let lookup = tokio::net::lookup_host((host, 443));
+    tokio::time::timeout(RESOLVE_TIMEOUT, lookup).await.is_ok_and(|found| found.is_ok())
 }
 
 fn split(domain: &str) -> (&str, Option<&str>) {

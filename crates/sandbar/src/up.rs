@@ -186,8 +186,12 @@ async fn serve(config: Config, on_missing: OnMissing, studio: Option<Options>) -
     let mut stopping = Signals::install()?;
     let url = format!("http://{}", reachable(address));
     let ourselves = LocalEndpoint { url: url.clone(), api_key: api_key.as_str().into() };
-    let (node, mut workshop) =
-        tokio::join!(open_warm(&config, &directory, on_missing), open_workshop(&config, &ourselves, studio.as_ref()));
+    let domain = hosts::domain(config.domain.as_deref(), address);
+    let (node, mut workshop, names_resolve) = tokio::join!(
+        open_warm(&config, &directory, on_missing),
+        open_workshop(&config, &ourselves, studio.as_ref()),
+        hosts::names_resolve(&domain)
+    );
     let node = node?;
 
     if !address.ip().is_loopback() {
@@ -203,7 +207,6 @@ async fn serve(config: Config, on_missing: OnMissing, studio: Option<Options>) -
     if let Some(token) = workshop.as_ref().and_then(|workshop| workshop.token.as_ref()) {
         writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
     }
-    let domain = hosts::domain(config.domain.as_deref(), address);
     let authority = open_authority(&directory, config.domain.as_deref());
     if authority.is_some() {
         let own = config.domain.as_deref().map(|domain| format!(" --domain {domain}")).unwrap_or_default();
@@ -212,6 +215,9 @@ async fn serve(config: Config, on_missing: OnMissing, studio: Option<Options>) -
             out,
             "# The same over https, also https://PORT-SANDBOX.{domain}, to clients that trust it: `sandbar trust{own}`"
         )?;
+    }
+    if let Some(hint) = authority.as_deref().and_then(|authority| old_interpreter(authority, &domain, names_resolve)) {
+        writeln!(out, "{hint}")?;
     }
     if workshop.is_some() {
         writeln!(out, "# The dashboard: {url}/ (sign in with SANDBAR_TOKEN)")?;
@@ -281,6 +287,27 @@ async fn open_workshop(config: &Config, ourselves: &LocalEndpoint, options: Opti
             None
         }
     }
+}
+
+/// What users of old interpreter packages must do: these ignore `E2B_SANDBOX_URL` and always say https.
+fn old_interpreter(authority: &Authority, domain: &str, names_resolve: bool) -> Option<String> {
+    let bundle = match hosts::write_bundle(authority) {
+        Ok(bundle) => bundle?,
+        Err(error) => {
+            warn!(%error, "cannot write a bundle of roots for clients over https");
+            return None;
+        }
+    };
+    let bundle = bundle.display();
+    Some(if names_resolve {
+        format!("# e2b-code-interpreter before 2.9 speaks https only; for it: export SSL_CERT_FILE={bundle}")
+    } else {
+        let name = domain.split(':').next().unwrap_or(domain);
+        format!(
+            "# e2b-code-interpreter before 2.9 speaks https only to names below {name}, which do not resolve here: \
+             install libnss-myhostname; then export SSL_CERT_FILE={bundle}"
+        )
+    })
 }
 
 /// Shows screenshots that are kept on this machine. Sandboxes are served without it where it cannot be opened.

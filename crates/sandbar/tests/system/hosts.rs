@@ -240,3 +240,33 @@ fn this_machine_trusts_and_forgets() {
     assert!(said.contains("This machine trusts the server's hosts") && said.contains("\"installed\": true"), "{said}");
     assert!(said.contains("is removed") && !said.contains("/etc/ssl/certs/sandbar-"), "nothing dangles: {said}");
 }
+
+/// The interpreter's packages before 2.9 ignore `E2B_SANDBOX_URL`, so that the server says what they need instead.
+#[test]
+fn users_of_old_interpreter_packages_are_told_which_roots_to_trust() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let mut up = Command::new(PROGRAM);
+    testing::without_settings(&mut up).args(["up", "--listen", "127.0.0.1:0", "--ephemeral", "--no-studio", "--data"]);
+    let mut up = up.arg(data.path()).stdout(std::process::Stdio::piped()).spawn().expect("the program runs");
+    let mut said = std::io::BufReader::new(up.stdout.take().expect("a pipe"));
+    let mut lines = Vec::new();
+    while !lines.last().is_some_and(|line: &String| line.starts_with("ready: ")) {
+        let mut line = String::new();
+        assert!(std::io::BufRead::read_line(&mut said, &mut line).expect("text") > 0, "it ended: {lines:?}");
+        lines.push(line.trim_end().to_owned());
+    }
+    let hint = lines.iter().find(|line| line.starts_with("# e2b-code-interpreter before 2.9 speaks https only"));
+    let roots = hint.and_then(|line| line.split_once("export SSL_CERT_FILE=")).map(|(_, file)| file.to_owned());
+    let url = lines.last().and_then(|line| line.strip_prefix("ready: http://127.0.0.1:")).map(str::to_owned);
+    let answer = url.zip(roots.as_ref()).map(|(port, roots)| {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "30", "--noproxy", "*", "--cacert", roots]);
+        curl.arg(format!("https://localhost:{port}/health")).output().expect("curl is installed")
+    });
+    rustix::process::kill_process(rustix::process::Pid::from_child(&up), rustix::process::Signal::TERM)
+        .expect("it runs");
+    up.wait().expect("it ends");
+    body(&answer.unwrap_or_else(|| panic!("no hint in {lines:?}")));
+    let bundle = std::fs::read_to_string(roots.expect("a file")).expect("it is written");
+    assert!(bundle.matches("BEGIN CERTIFICATE").count() > 50, "the host's own roots stay trusted");
+}
