@@ -28,7 +28,6 @@ mod usage;
 mod workspace;
 
 use clap::{Parser, Subcommand};
-use sdk::CallError;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
@@ -131,16 +130,15 @@ fn main() -> ExitCode {
     })
 }
 
-/// The host of this machine that a call could not reach.
-fn missing_local_server(error: &anyhow::Error) -> Option<&str> {
-    let unreachable = error.chain().find_map(|cause| match cause.downcast_ref()? {
-        CallError::Unreachable { host, .. } => Some(host.as_str()),
-        _ => None,
-    })?;
-    let name = unreachable.rsplit_once(':').map_or(unreachable, |(name, _)| name);
-    let is_local =
-        name == "localhost" || name.trim_matches(['[', ']']).parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-    is_local.then_some(unreachable)
+/// The host of this machine that a call could not reach. Read from the text: every operation of the SDK has an error type
+/// of its own around the one that knows.
+fn missing_local_server(error: &anyhow::Error) -> Option<String> {
+    let text = error.root_cause().to_string();
+    let (host, _) = text.split_once(": cannot reach ")?.1.split_once(": ")?;
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let is_loopback = |ip: IpAddr| ip.is_loopback();
+    let is_local = name == "localhost" || name.trim_matches(['[', ']']).parse().is_ok_and(is_loopback);
+    is_local.then(|| host.to_owned())
 }
 
 /// As clap has it.
