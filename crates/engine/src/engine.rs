@@ -7,20 +7,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 
 use serde_json::Value;
 use tokio::task::AbortHandle;
-use tracing::warn;
+use tracing::{error, info, warn};
 
 use crate::boot::{Network, Record, Scaffold, Started, Workshop, check_name, start_time_of};
 use crate::delegation;
 use crate::error::EngineError;
+use crate::group::Groups;
 use crate::machine::{Inner, Machine, remove_socket};
 use crate::net::{EgressConfig, Policy};
-use crate::pool::{Pool, Trashed};
+use crate::pool::{Pool, PoolError, PoolFault, Trashed};
 use crate::root::{self, NewRoot};
 use crate::rootfs::{BaseTemplate, Template};
 use crate::rootless::{Identity, note_ids};
@@ -56,6 +58,9 @@ impl Drop for Shared {
 const REFILL_DELAY: Duration = Duration::from_millis(15);
 /// How often the host's free space is looked at: others write to it too.
 const GUARD_INTERVAL: Duration = Duration::from_secs(1);
+/// For the kernel to release a file system whose last processes have ended.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
+const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Engine {
     /// Mounts the pool and makes ready for sandboxes. Those that run already are left alone: see [`Engine::adopt`] and
@@ -69,7 +74,7 @@ impl Engine {
 
     async fn build(config: EngineConfig) -> Result<Self, EngineError> {
         blocking(move || {
-            let pool = Pool::open(&config.data, config.pool_bytes)?;
+            fs::create_dir_all(&config.data).map_err(EngineError::io("make the data directory"))?;
             let data = config.data.canonicalize().map_err(EngineError::io("find the data directory"))?;
             // Set-uid files of sandboxes lie in there, with ids that mean something on the host.
             fs::set_permissions(&data, fs::Permissions::from_mode(0o700))
@@ -77,6 +82,7 @@ impl Engine {
             let (identity, standing) = (Identity::of(&data), Standing::of_this_process());
             note_ids(&data, standing).map_err(EngineError::io("write to the data directory"))?;
             let groups = delegation::groups(standing, identity, &config.runtime)?;
+            let pool = open_pool(&config, &groups)?;
             let layers = data.join(LAYERS);
             let nothing = layers.join("nothing");
             let base = BaseTemplate::open(layers, standing).map_err(EngineError::io("open the layers"))?;
@@ -271,10 +277,55 @@ impl Engine {
         differences(self.0.workshop.standing, self.0.workshop.groups.limits())
     }
 
+    /// Why sandboxes cannot write any more, while that is so. Does no I/O.
+    pub fn fault(&self) -> Option<PoolFault> {
+        self.0.workshop.pool.fault()
+    }
+
     /// Bytes that all sandboxes together can still write.
     pub fn pool_free_bytes(&self) -> io::Result<u64> {
         self.0.workshop.pool.free_bytes()
     }
+}
+
+/// Opens the pool. One that the kernel aborted can be mounted again when nothing holds it: the sandboxes that do are ended,
+/// and their files stay.
+fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError> {
+    let open = || Pool::open(&config.data, config.pool_bytes);
+    let held = match open() {
+        Err(error @ PoolError::Held { .. }) => error,
+        other => return Ok(other?),
+    };
+    let names = groups.list();
+    warn!(error = &held as &dyn std::error::Error, sandboxes = names.len(), "ending sandboxes to mount the pool again");
+    for name in names {
+        end_group(groups, &name)?;
+    }
+    groups.end_strays();
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
+    loop {
+        match open() {
+            // The kernel takes the mounts of a process down after the process has ended.
+            Err(PoolError::Held { .. }) if Instant::now() < deadline => thread::sleep(RELEASE_INTERVAL),
+            Ok(pool) => {
+                warn!("the pool is mounted again; what sandboxes had not synced when it was aborted is lost");
+                return Ok(pool);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Ends a sandbox by its cgroup, whichever server booted it.
+fn end_group(groups: &Groups, name: &str) -> Result<(), EngineError> {
+    let Some(group) = groups.open_existing(name) else { return Ok(()) };
+    let processes = group.children()?.into_iter().filter_map(open_process).collect::<Vec<_>>();
+    group.kill_all()?;
+    for process in processes {
+        // At most one of them is a child of ours, which nobody else will reap; the others give an error at once.
+        let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
+    }
+    group.remove()
 }
 
 /// Makes a launcher ready for the next boot, when this one has had the processors for the guest's start and, usually, its
@@ -286,14 +337,31 @@ async fn refill_soon(engine: Weak<Shared>) {
     }
 }
 
-/// Ends when the engine is gone.
+/// Ends when the engine is gone. Logs what changed, not what it finds every second.
 async fn guard_space(engine: Weak<Shared>) {
+    let (mut trouble, mut fault) = (None, None);
     loop {
         tokio::time::sleep(GUARD_INTERVAL).await;
         let Some(shared) = engine.upgrade() else { return };
-        let guarded = blocking(move || shared.workshop.pool.guard().map_err(EngineError::io("guard the host's space")));
-        if let Err(error) = guarded.await {
-            warn!(error = &error as &dyn std::error::Error, "the host's free space is not guarded");
+        let guarded = blocking(move || {
+            let pool = &shared.workshop.pool;
+            let guarded = pool.guard().map_err(|error| error.to_string()).err();
+            Ok((guarded, pool.fault()))
+        });
+        let Ok((found_trouble, found_fault)) = guarded.await else { continue };
+        if found_fault != fault {
+            match &found_fault {
+                Some(fault) => error!(%fault, "sandboxes cannot write any more"),
+                None => info!("the pool is writable again"),
+            }
+            fault = found_fault;
+        }
+        if found_trouble != trouble {
+            match &found_trouble {
+                Some(error) => warn!(error, "the host's free space is not guarded"),
+                None => info!("the host's free space is guarded again"),
+            }
+            trouble = found_trouble;
         }
     }
 }
@@ -336,16 +404,8 @@ impl Workshop {
     fn sweep(&self, keep_running: &HashSet<String>, keep_files: &HashSet<String>) -> Result<Vec<String>, EngineError> {
         let mut removed = BTreeSet::new();
         for name in self.groups.list() {
-            if !keep_running.contains(&name)
-                && let Some(group) = self.groups.open_existing(&name)
-            {
-                let processes = group.children()?.into_iter().filter_map(open_process).collect::<Vec<_>>();
-                group.kill_all()?;
-                for process in processes {
-                    // At most one of them is a child of ours, which nobody else will reap; the others give an error at once.
-                    let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
-                }
-                group.remove()?;
+            if !keep_running.contains(&name) {
+                end_group(&self.groups, &name)?;
                 removed.insert(name);
             }
         }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::cgroup::CgroupError;
-use crate::pool::PoolError;
+use crate::pool::{PoolError, PoolFault};
 
 /// Why the engine could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +15,9 @@ pub enum EngineError {
     /// Removing sandboxes or freeing space on the host helps.
     #[error("not enough disk space for another sandbox")]
     NoSpace(#[source] PoolError),
+    /// The kernel has made the pool read-only; opening the engine again helps.
+    #[error(transparent)]
+    ReadOnly(PoolFault),
     /// The name is no sandbox name, or the request contradicts itself: the caller's mistake.
     #[error("invalid request: {0}")]
     Invalid(String),
@@ -50,6 +53,7 @@ impl From<PoolError> for EngineError {
         match error {
             PoolError::NoSpace { .. } => Self::NoSpace(error),
             PoolError::Missing { name, path } => Self::FilesMissing { name, path },
+            PoolError::ReadOnly(fault) => Self::ReadOnly(fault),
             other => Self::Pool(other),
         }
     }

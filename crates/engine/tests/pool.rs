@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -423,4 +423,60 @@ fn the_trash_keeps_volumes_with_what_was_known_of_them() {
         pool.delete_from_trash("box").expect("absent is success");
         assert_eq!(names(), [""; 0]);
     }
+}
+
+/// An ext4 in a sparse file, mounted at `host`.
+fn small_ext4(data: &Data, bytes: u64) -> PathBuf {
+    let (image, host) = (data.path().join("host.img"), data.path().join("host"));
+    File::create(&image).unwrap().set_len(bytes).unwrap();
+    fs::create_dir(&host).unwrap();
+    assert!(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).status().unwrap().success());
+    assert!(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&host).status().unwrap().success());
+    host
+}
+
+/// Takes every block of the file system, those for root too.
+fn take_all(file: &Path) {
+    let free = rustix::fs::statvfs(file.parent().unwrap()).unwrap();
+    let mut file = File::create(file).unwrap();
+    // At once, as a careless program does it; the rest piece by piece.
+    let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, free.f_bavail * free.f_frsize);
+    file.seek(SeekFrom::End(0)).unwrap();
+    for size in [16 << 20, 1 << 20, 4096_usize] {
+        let block = vec![9; size];
+        while file.write_all(&block).is_ok() {}
+    }
+    // The disk is full: that is what was wanted.
+    let _ = file.sync_all();
+}
+
+#[test]
+fn a_host_that_others_fill_does_not_abort_the_pool() {
+    let data = Data::new();
+    let host = small_ext4(&data, 2 << 30);
+    let pool = Pool::open(&host, IMAGE).unwrap();
+    assert!(host.join("pool.reserve").metadata().unwrap().len() >= 30 * MIB, "a reserve was taken");
+    let volume = pool.create_volume("box", 1 << 30).unwrap();
+    fs::write(volume.path().join("synced"), "kept").unwrap();
+    pool.commit().unwrap();
+    pool.guard().unwrap();
+
+    take_all(&host.join("filler"));
+    for number in 0..2000 {
+        // Whatever the disk takes of it: what counts is that the file system lives.
+        let _ = fs::write(volume.path().join(format!("file-{number}")), vec![3; 20_000]);
+    }
+    assert!(pool.commit().is_err(), "who wants to be sure is told");
+    assert_eq!(pool.fault(), None);
+    pool.guard().unwrap();
+    assert!(!host.join("pool.reserve").exists(), "the reserve was given up");
+
+    fs::remove_file(host.join("filler")).unwrap();
+    pool.guard().unwrap();
+    assert!(host.join("pool.reserve").exists(), "and taken again");
+    assert!(fill(&volume.path().join("after"), 20 * MIB).1.is_none());
+    pool.commit().unwrap();
+    assert_eq!(fs::read_to_string(volume.path().join("synced")).unwrap(), "kept");
+    drop((volume, pool));
+    rustix::mount::unmount(&host, UnmountFlags::DETACH).unwrap();
 }

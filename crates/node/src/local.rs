@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
+use engine::pool::PoolFault;
 use engine::volume::VolumeDirectory;
 use jiff::Timestamp;
 use tokio::net::TcpStream;
 
 use crate::description::Description;
+use crate::health::Unwritable;
 use crate::id::{FilesId, SandboxId};
 use crate::ports::{Boot, Engine, EngineError, Fill, Instance, Machine, RootError, Trash, Trashed, Usage};
 use crate::volume::VolumeMount;
@@ -25,6 +27,12 @@ impl LocalEngine {
     pub fn new(engine: engine::Engine) -> Self {
         Self { engine }
     }
+
+    /// What failed for whatever reason while the pool is read-only failed for that.
+    fn failed(&self, what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError + use<> {
+        let fault = self.fault();
+        move |error| fault.map_or_else(|| failed(what)(error), EngineError::ReadOnly)
+    }
 }
 
 fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError {
@@ -34,8 +42,14 @@ fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError
             Ok(files) => EngineError::FilesMissing { files, path },
             Err(_) => EngineError::failed(what, format!("nothing is at {}", path.display())),
         },
+        engine::EngineError::ReadOnly(fault) => EngineError::ReadOnly(unwritable(fault)),
         other => EngineError::failed(what, other),
     }
+}
+
+fn unwritable(fault: PoolFault) -> Unwritable {
+    let PoolFault { path, cause, since } = fault;
+    Unwritable { path, cause, since: Timestamp::try_from(since).unwrap_or(Timestamp::UNIX_EPOCH) }
 }
 
 fn names<T: ToString>(ids: &HashSet<T>) -> HashSet<String> {
@@ -88,7 +102,8 @@ impl Trash for LocalEngine {
 impl Engine for LocalEngine {
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
         let Boot { id, files, resources, egress, mut volumes, boot_id, mut guest } = boot;
-        let template = self.engine.template_of(id.as_str()).await.map_err(failed("cannot prepare the template"))?;
+        let template =
+            self.engine.template_of(id.as_str()).await.map_err(self.failed("cannot prepare the template"))?;
         for (name, value) in &template.env {
             guest.env_vars.entry(name.clone()).or_insert_with(|| value.clone());
         }
@@ -113,7 +128,7 @@ impl Engine for LocalEngine {
             boot_id,
             guest_config,
         };
-        let machine = self.engine.boot(boot).await.map_err(failed("cannot boot the sandbox"))?;
+        let machine = self.engine.boot(boot).await.map_err(self.failed("cannot boot the sandbox"))?;
         Ok(Arc::new(LocalMachine(machine)))
     }
 
@@ -125,25 +140,25 @@ impl Engine for LocalEngine {
     ) -> Result<Option<Arc<dyn Machine>>, EngineError> {
         let Instance { pid, start_time } = instance;
         let found = self.engine.adopt(id.as_str(), engine::Instance { pid, start_time }, egress).await;
-        let machine = found.map_err(failed("cannot adopt the sandbox"))?;
+        let machine = found.map_err(self.failed("cannot adopt the sandbox"))?;
         Ok(machine.map(|machine| Arc::new(LocalMachine(machine)) as Arc<dyn Machine>))
     }
 
     async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError> {
-        self.engine.sweep(&names(running), &names(files)).await.map_err(failed("cannot clean up after sandboxes"))
+        self.engine.sweep(&names(running), &names(files)).await.map_err(self.failed("cannot clean up after sandboxes"))
     }
 
     async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError> {
-        self.engine.remove_files(files.as_str()).await.map_err(failed("cannot remove files"))
+        self.engine.remove_files(files.as_str()).await.map_err(self.failed("cannot remove files"))
     }
 
     async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError> {
-        self.engine.copy_files(from.as_str(), to.as_str()).await.map_err(failed("cannot copy files"))
+        self.engine.copy_files(from.as_str(), to.as_str()).await.map_err(self.failed("cannot copy files"))
     }
 
     async fn make_root(&self, files: &FilesId, limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError> {
         let made = self.engine.make_root(files.as_str(), limit_bytes, fill).await;
-        Ok(made.map_err(failed("cannot make a root"))??)
+        Ok(made.map_err(self.failed("cannot make a root"))??)
     }
 
     fn shortcomings(&self) -> Vec<&'static str> {
@@ -151,19 +166,23 @@ impl Engine for LocalEngine {
     }
 
     async fn create_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
-        self.engine.create_volume(files.as_str(), limit_bytes).await.map_err(failed("cannot make a volume"))
+        self.engine.create_volume(files.as_str(), limit_bytes).await.map_err(self.failed("cannot make a volume"))
     }
 
     async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
-        self.engine.open_volume(files.as_str(), limit_bytes).await.map_err(failed("cannot open a volume"))
+        self.engine.open_volume(files.as_str(), limit_bytes).await.map_err(self.failed("cannot open a volume"))
     }
 
     async fn egress_certificate(&self) -> Result<String, EngineError> {
-        self.engine.egress_certificate().await.map_err(failed("cannot open the egress's authority"))
+        self.engine.egress_certificate().await.map_err(self.failed("cannot open the egress's authority"))
     }
 
     async fn sync_files(&self) -> Result<(), EngineError> {
-        self.engine.sync_files().await.map_err(failed("cannot write files out"))
+        self.engine.sync_files().await.map_err(self.failed("cannot write files out"))
+    }
+
+    fn fault(&self) -> Option<Unwritable> {
+        self.engine.fault().map(unwritable)
     }
 }
 

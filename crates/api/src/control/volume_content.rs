@@ -8,7 +8,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use jiff::Timestamp;
 use node::volume_content::{ContentError, Entry, InvalidPath, Kind, Owner, VolumeDirectory, VolumePath};
-use node::{SandboxError, VolumeError};
+use node::{Fault, Node, SandboxError, VolumeError};
 use protocol::rest::VOLUME_FILES_MISSING;
 use protocol::rest::volume::{EntryKind, VolumeEntry, VolumeEntryUpdate, VolumeErrorBody};
 use subtle::ConstantTimeEq;
@@ -46,6 +46,18 @@ impl Refusal {
     fn internal(cause: &(dyn std::error::Error + 'static)) -> Self {
         error!(error = cause, "the content of a volume could not be served");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the volume could not be read or written")
+    }
+
+    /// What failed for no reason of the caller's while the pool is read-only failed for that.
+    fn or_fault(self, node: &Node) -> Self {
+        let faults = node.health().faults;
+        let fault = faults.iter().find(|fault| matches!(fault, Fault::PoolReadOnly(_)));
+        match fault {
+            Some(fault) if self.status == StatusCode::INTERNAL_SERVER_ERROR => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "read_only", fault.unwritable().to_string())
+            }
+            _ => self,
+        }
     }
 
     fn answer(self) -> Response<Body> {
@@ -92,7 +104,7 @@ type Answer = Result<Response<Body>, Refusal>;
 
 /// Answers a call on the content of volume `id`.
 pub(super) async fn serve(app: &App, id: &str, kind: &str, request: Request<Content>) -> Response<Body> {
-    answer(app, id, kind, request).await.unwrap_or_else(Refusal::answer)
+    answer(app, id, kind, request).await.unwrap_or_else(|refusal| refusal.or_fault(&app.node).answer())
 }
 
 async fn answer(app: &App, id: &str, kind: &str, request: Request<Content>) -> Answer {

@@ -21,7 +21,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 const SUPERBLOCK: u64 = 64 << 10;
 const MAGIC: &[u8; 8] = b"_BHRfS_M";
 
-fn image_in(data: &Path) -> PathBuf {
+pub(super) fn image_in(data: &Path) -> PathBuf {
     data.join("pool.img")
 }
 
@@ -127,8 +127,11 @@ pub(super) fn mount(data: &Path) -> Result<Mounted, PoolError> {
     };
     // What sandboxes may do with devices and set-user-id files is decided by the overlay's mount, not by this one.
     let flags = MountFlags::NOATIME | MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount(device.path(), &point, "btrfs", flags, c"discard=async")
-        .map_err(|error| unmountable(error.into()))?;
+    let in_use = btrfs::state_directory(id).is_dir();
+    rustix::mount::mount(device.path(), &point, "btrfs", flags, c"discard=async").map_err(|error| {
+        // One that is mounted elsewhere can be mounted here too, unless the kernel has aborted it.
+        if in_use { PoolError::Held { image: image.clone(), source: error.into() } } else { unmountable(error.into()) }
+    })?;
     Ok(Mounted { point, ours: true })
 }
 

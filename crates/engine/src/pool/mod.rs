@@ -17,6 +17,7 @@ mod copy;
 mod forecast;
 mod image;
 mod quota;
+mod reserve;
 mod trash;
 mod volume;
 
@@ -26,13 +27,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{StatVfs, statfs, statvfs};
+use rustix::fs::{StatVfs, StatVfsMountFlags, fstatvfs, statfs, statvfs};
 
 use self::commit::GroupCommit;
 use self::image::Mounted;
 use self::quota::Quota;
+use self::reserve::Reserve;
 use crate::standing::Standing;
 use crate::sys::btrfs;
 
@@ -72,11 +74,17 @@ pub enum PoolError {
     InvalidName(String),
     /// The image exists and is left as it is.
     #[error(
-        "the pool image {} cannot be mounted and was left untouched; look at `dmesg | grep -i btrfs` and \
-         `btrfs check --readonly {}`",
+        "the pool image {} cannot be mounted and was left untouched; `dmesg | grep -i btrfs` says why, and \
+         `mount -o ro,loop,rescue=all {} /mnt` reads what can be read (`btrfs check` needs btrfs-progs 6.7)",
         image.display(), image.display()
     )]
     Unmountable { image: PathBuf, source: io::Error },
+    /// It is mounted already, for sandboxes that run, and cannot be used: ending them lets it be mounted again.
+    #[error("the file system in {} was aborted by the kernel, and running sandboxes hold it", image.display())]
+    Held { image: PathBuf, source: io::Error },
+    /// Opening the pool again helps, once the host has space and nothing holds the file system.
+    #[error(transparent)]
+    ReadOnly(PoolFault),
     #[error("cannot {what}")]
     Io { what: String, source: io::Error },
 }
@@ -86,6 +94,17 @@ impl PoolError {
         let what = what.into();
         move |source| Self::Io { what, source }
     }
+}
+
+/// A pool that the kernel has made read-only.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the pool at {} is read-only: {cause}", path.display())]
+pub struct PoolFault {
+    pub path: PathBuf,
+    /// What happened and what to do, for a person.
+    pub cause: String,
+    /// When it was noticed.
+    pub since: SystemTime,
 }
 
 /// All volumes of one data directory. A mount that opening made is undone on drop; running sandboxes keep theirs.
@@ -105,6 +124,9 @@ pub struct Pool {
     /// When the guard last gave free space back to the host.
     trimmed: Mutex<Option<Instant>>,
     commits: GroupCommit,
+    /// Of a pool on an image.
+    reserve: Option<Reserve>,
+    fault: Mutex<Option<PoolFault>>,
     _mounted: Option<Mounted>,
 }
 
@@ -151,6 +173,7 @@ impl Pool {
         let directory = open_directory(&root)?;
         let quota = Quota::enable(&root).map_err(PoolError::io("switch on quotas in the pool"))?;
         let shortcoming = quota.is_none().then(|| "the kernel's btrfs has no quotas".to_owned());
+        let reserve = Reserve::new(&data, &image::image_in(&data)).map_err(PoolError::io("open the pool image"))?;
         let pool = Self {
             kind: PoolKind::LoopBtrfs,
             root,
@@ -161,6 +184,8 @@ impl Pool {
             doomed: Mutex::default(),
             trimmed: Mutex::default(),
             commits: GroupCommit::default(),
+            reserve: Some(reserve),
+            fault: Mutex::default(),
             _mounted: Some(mounted),
         };
         pool.find_stale_groups()?;
@@ -187,6 +212,8 @@ impl Pool {
             doomed: Mutex::default(),
             trimmed: Mutex::default(),
             commits: GroupCommit::default(),
+            reserve: None,
+            fault: Mutex::default(),
             _mounted: None,
         })
     }
@@ -347,8 +374,19 @@ impl Pool {
     /// free beyond the reserve, and get EDQUOT after that. A host that is full would make the kernel turn the pool
     /// read-only. To be called every second or so, because others write to the host too; it may block for a while.
     pub fn guard(&self) -> io::Result<()> {
-        let (Some(quota), PoolKind::LoopBtrfs) = (&self.quota, self.kind) else { return Ok(()) };
         let mut host = statvfs(&self.data)?;
+        // First the ballast: where the host is full, the metadata gets its blocks from it.
+        if let Some(reserve) = &self.reserve {
+            reserve.balance(host.f_blocks * host.f_frsize, free(&host))?;
+        }
+        // A read-only file system takes neither limits nor trims; `fault` reports it.
+        if self.fault().is_some() {
+            return Ok(());
+        }
+        if let Some(reserve) = &self.reserve {
+            reserve.allocate_metadata(&self.directory, host.f_blocks * host.f_frsize)?;
+        }
+        let (Some(quota), PoolKind::LoopBtrfs) = (&self.quota, self.kind) else { return Ok(()) };
         if free(&host) < 2 * reserve(&host) && self.is_trim_due() {
             // What sandboxes deleted comes back to the host by itself, but minutes later.
             btrfs::sync(&self.directory)?;
@@ -367,7 +405,33 @@ impl Pool {
         due
     }
 
+    /// Why the pool takes no changes any more, if so. Asks the kernel for a flag; does no I/O.
+    pub fn fault(&self) -> Option<PoolFault> {
+        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let flags = fstatvfs(&self.directory).map(|found| found.f_flag);
+        if !flags.is_ok_and(|flags| flags.contains(StatVfsMountFlags::RDONLY)) {
+            *fault = None;
+        } else if fault.is_none() {
+            let cause = match self.kind {
+                PoolKind::LoopBtrfs => {
+                    "the kernel aborted its file system, because the host's disk was full or failed (`dmesg | grep -i \
+                     btrfs`); what was synced is kept. Free space, then restart the server: `sandbar up` ends the \
+                     sandboxes, keeps their files and mounts it again"
+                }
+                PoolKind::NativeBtrfs | PoolKind::Directory => {
+                    "the file system of the data directory is read-only (`dmesg` says why); mount it writable, then \
+                     restart the server"
+                }
+            };
+            *fault = Some(PoolFault { path: self.root.clone(), cause: cause.to_owned(), since: SystemTime::now() });
+        }
+        fault.clone()
+    }
+
     fn check_space(&self) -> Result<(), PoolError> {
+        if let Some(fault) = self.fault() {
+            return Err(PoolError::ReadOnly(fault));
+        }
         let host = statvfs(&self.data).map_err(io::Error::from);
         let host = host.map_err(PoolError::io(format!("examine {}", self.data.display())))?;
         let (free, reserve) = (free(&host), reserve(&host));

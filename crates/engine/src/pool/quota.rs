@@ -120,8 +120,5 @@ fn counter(file: &Path) -> io::Result<u64> {
 }
 
 fn groups_of(file: &File) -> io::Result<PathBuf> {
-    let id = btrfs::file_system_id(file)?;
-    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
-    Ok(Path::new("/sys/fs/btrfs").join(parts.join("-")).join("qgroups"))
+    Ok(btrfs::state_directory(btrfs::file_system_id(file)?).join("qgroups"))
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
 
 /// Inode number of the root directory of every subvolume, and the smallest number of a subvolume that users made.
 pub(crate) const FIRST_FREE_OBJECT: u64 = 256;
@@ -49,6 +50,13 @@ pub(crate) fn file_system_id(fd: impl AsFd) -> io::Result<[u8; 16]> {
     // SAFETY: BTRFS_IOC_FS_INFO takes the 1024 bytes of btrfs_ioctl_fs_info_args, which this type is.
     unsafe { call(fd, request::<FileSystemInfo>(READ, 31), &mut info) }?;
     Ok(info.fsid)
+}
+
+/// The kernel's directory about the file system `id`; there while it is mounted anywhere.
+pub(crate) fn state_directory(id: [u8; 16]) -> PathBuf {
+    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    Path::new("/sys/fs/btrfs").join(parts.join("-"))
 }
 
 /// How a file system counts what its subvolumes use.
@@ -261,6 +269,86 @@ pub(crate) fn sync(fd: impl AsFd) -> io::Result<()> {
 }
 
 #[repr(C)]
+struct TreeSearch {
+    tree: u64,
+    first_object: u64,
+    last_object: u64,
+    first_offset: u64,
+    last_offset: u64,
+    first_transaction: u64,
+    last_transaction: u64,
+    first_type: u32,
+    last_type: u32,
+    items: u32,
+    unused: u32,
+    unused_more: [u64; 4],
+    found: [u8; 3992],
+}
+// SAFETY: integers only, 4096 bytes without padding.
+unsafe impl Argument for TreeSearch {}
+
+/// A range of the disk that btrfs has set apart for one kind of content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) holds_metadata: bool,
+    /// On the disk, in bytes.
+    pub(crate) start: u64,
+    pub(crate) length: u64,
+}
+
+/// The chunks of a file system with one disk and one copy of everything, as the pool's image has.
+pub(crate) fn chunks(fd: impl AsFd) -> io::Result<Vec<Chunk>> {
+    const CHUNK_TREE: u64 = 3;
+    const CHUNK_ITEM: u32 = 228;
+    /// As many as fit into one answer.
+    const ITEMS: u32 = 32;
+    let mut chunks = Vec::new();
+    let mut first_offset = 0;
+    loop {
+        let mut search = TreeSearch {
+            tree: CHUNK_TREE,
+            first_object: FIRST_FREE_OBJECT,
+            last_object: FIRST_FREE_OBJECT,
+            first_offset,
+            last_offset: u64::MAX,
+            first_transaction: 0,
+            last_transaction: u64::MAX,
+            first_type: CHUNK_ITEM,
+            last_type: CHUNK_ITEM,
+            items: ITEMS,
+            unused: 0,
+            unused_more: [0; 4],
+            found: [0; 3992],
+        };
+        // SAFETY: BTRFS_IOC_TREE_SEARCH takes the 4096 bytes of btrfs_ioctl_search_args, which this type is.
+        unsafe { call(&fd, request::<TreeSearch>(READ | WRITE, 17), &mut search) }?;
+        let mut rest = &search.found[..];
+        for _ in 0..search.items {
+            let (offset, chunk, next) = parse_chunk(rest).ok_or(io::ErrorKind::InvalidData)?;
+            chunks.push(chunk);
+            first_offset = offset + 1;
+            rest = next;
+        }
+        if search.items < ITEMS {
+            return Ok(chunks);
+        }
+    }
+}
+
+/// The first item of a search's answer: its logical address, the chunk, and what comes after it.
+fn parse_chunk(found: &[u8]) -> Option<(u64, Chunk, &[u8])> {
+    /// Bits of a chunk's type.
+    const DATA: u64 = 1;
+    const HEADER: usize = 32;
+    let word = |at: usize| found.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
+    let length = u32::from_le_bytes(found.get(28..HEADER)?.try_into().expect("4 bytes")) as usize;
+    // struct btrfs_chunk: length, owner, stripe_len, type, 16 bytes of geometry; then the stripes: devid, offset.
+    let (bytes, kind, start) = (word(HEADER)?, word(HEADER + 24)?, word(HEADER + 56)?);
+    let chunk = Chunk { holds_metadata: kind & DATA == 0, start, length: bytes };
+    Some((word(16)?, chunk, found.get(HEADER + length..)?))
+}
+
+#[repr(C)]
 struct TrimRange {
     start: u64,
     length: u64,
@@ -281,5 +369,6 @@ const _: () = {
     assert!(size_of::<FileSystemInfo>() == 1024);
     assert!(size_of::<VolumeArguments>() == 4096);
     assert!(size_of::<InodeLookup>() == 4096);
+    assert!(size_of::<TreeSearch>() == 4096);
     assert!(size_of::<Inherit>() == 80);
 };

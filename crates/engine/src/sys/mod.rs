@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod btrfs;
+pub(crate) mod extents;
 pub(crate) mod loopdev;
 pub(crate) mod namespace;
 pub(crate) mod watch;

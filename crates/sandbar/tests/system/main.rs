@@ -4,6 +4,7 @@ mod agent;
 mod cli;
 mod config;
 mod egress;
+mod full_disk;
 mod hosts;
 mod isolation;
 mod limits;

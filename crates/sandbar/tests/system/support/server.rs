@@ -116,6 +116,11 @@ impl Server {
         self.running.end_by(name);
     }
 
+    /// Sends the server's process a signal, by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        testing::signal(self.running.pid(), name);
+    }
+
     /// Waits for the server to end by itself.
     #[track_caller]
     pub(crate) fn wait(&mut self, within: Duration) {

@@ -1,0 +1,151 @@
+//! A host disk that is full: what was synced stays, the server says what is wrong, and it works again when there is space.
+//!
+//! Takes root, loop devices, ext4 and btrfs.
+
+use crate::support::{Sandbox, Server, eventually};
+use serde_json::json;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use testing::Disk;
+
+const DISK_BYTES: u64 = 3 << 30;
+
+/// Takes every block of the file system, those for root too.
+fn take_all(file: &Path) {
+    let free = rustix::fs::statvfs(file.parent().expect("a directory")).expect("a file system");
+    let mut file = File::create(file).expect("a file");
+    // At once, as a careless program does it; the rest piece by piece.
+    let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, free.f_bavail * free.f_frsize);
+    file.seek(SeekFrom::End(0)).expect("a file");
+    for size in [16 << 20, 1 << 20, 4096] {
+        let block = vec![9; size];
+        while file.write_all(&block).is_ok() {}
+    }
+    // The disk is full: that is what was wanted.
+    let _ = file.sync_all();
+}
+
+fn create(server: &Server) -> (u16, String) {
+    let reply = server.call("POST", "/v2/sandboxes", Some(json!({ "templateID": "base" })));
+    (reply.status, reply.text())
+}
+
+fn resumed(server: &Server, sandbox: &Sandbox) -> Sandbox {
+    let reply = server.call("POST", &format!("/v2/sandboxes/{}/connect", sandbox.id), Some(json!({})));
+    assert!(matches!(reply.status, 200 | 201), "{} {}", reply.status, reply.text());
+    sandbox.at(&server.address)
+}
+
+fn synced_content(sandbox: &Sandbox) -> String {
+    sandbox.must("user", "cat synced")
+}
+
+#[test]
+fn full_host_disk_costs_nothing_that_was_synced() {
+    let disk = Disk::new(DISK_BYTES);
+    let server = Server::on(&disk.path().join("data"), &["--no-studio"]);
+    let sandboxes = [server.create(), server.create()];
+    let mut writers = Vec::new();
+    for sandbox in &sandboxes {
+        sandbox.must("user", "echo kept >synced; sync synced; sync -f .");
+        let line = "while :; do head -c 200000 /dev/urandom >>noise-$RANDOM 2>/dev/null; done";
+        writers.push(sandbox.start_as("user", line));
+    }
+    let filler = disk.path().join("filler");
+    take_all(&filler);
+    // The writers meet a disk that takes nothing.
+    for sandbox in &sandboxes {
+        assert_eq!(synced_content(sandbox), "kept\n");
+    }
+    let (status, text) = create(&server);
+    assert!(matches!(status, 503 | 507), "{status} {text}");
+
+    fs::remove_file(&filler).expect("it was made above");
+    for (sandbox, mut writer) in sandboxes.iter().zip(writers) {
+        sandbox.must("user", &format!("kill {}; rm -f noise-*", writer.pid()));
+    }
+    eventually("sandboxes can be made again", Duration::from_secs(60), || (create(&server).0 == 201).then_some(()));
+    for sandbox in &sandboxes {
+        sandbox.must("user", "echo more >after; sync after");
+        assert_eq!(synced_content(sandbox), "kept\n");
+    }
+}
+
+/// Process 1 of a sandbox.
+fn process_of(sandbox: &Sandbox) -> PathBuf {
+    let in_group = |process: &PathBuf| {
+        fs::read_to_string(process.join("cgroup")).is_ok_and(|groups| groups.contains(&format!("/{}", sandbox.id)))
+    };
+    let processes = fs::read_dir("/proc").expect("procfs").flatten().map(|entry| entry.path());
+    processes.filter(|path| path.join("root").exists()).find(in_group).expect("the sandbox runs")
+}
+
+/// Gives the blocks back that the image has allocated and never written to: there is nothing in them.
+fn free_unwritten(image: &Path) {
+    let listed = Command::new("filefrag").arg("-v").arg("-b4096").arg(image).output().expect("e2fsprogs");
+    for line in String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.contains("unwritten")) {
+        let fields: Vec<&str> = line.split(':').map(str::trim).collect();
+        let first: u64 = fields[1].split("..").next().and_then(|text| text.trim().parse().ok()).expect("a block");
+        let blocks: u64 = fields[3].parse().expect("a length");
+        let (offset, length) = ((first * 4096).to_string(), (blocks * 4096).to_string());
+        let done = Command::new("fallocate").args(["-p", "-o", &offset, "-l", &length]).arg(image).status();
+        assert!(done.expect("fallocate runs").success());
+    }
+}
+
+/// Has the kernel abort the pool: without the server, which would not let that happen, the image loses what was allocated
+/// ahead, the host its space, and then a sandbox writes.
+fn abort_pool(server: &Server, disk: &Disk, sandbox: &Sandbox) -> PathBuf {
+    let filler = disk.path().join("filler");
+    let root = process_of(sandbox).join("root");
+    server.signal("STOP");
+    let image = server.file("pool.img");
+    assert!(Command::new("sync").arg("-f").arg(root.join("home")).status().expect("sync runs").success());
+    free_unwritten(&image);
+    let _ = fs::remove_file(server.file("pool.reserve"));
+    take_all(&filler);
+    let sync = || Command::new("sync").arg("-f").arg(root.join("home")).output().expect("sync runs");
+    let mut number = 0;
+    eventually("the kernel aborts the pool", Duration::from_secs(60), || {
+        // Names are metadata: they are written where the image has no blocks any more.
+        let made = (0..500).try_for_each(|_| {
+            number += 1;
+            File::create(root.join(format!("home/user/{number:0200}"))).map(drop)
+        });
+        sync();
+        // The overlay passes the abort on as EIO or EROFS.
+        made.is_err_and(|error| matches!(error.raw_os_error(), Some(5 | 30))).then_some(())
+    });
+    server.signal("CONT");
+    fs::remove_file(&filler).expect("it was made above");
+    filler
+}
+
+#[test]
+fn full_host_disk_that_aborted_the_pool_is_told_and_survived() {
+    let disk = Disk::new(DISK_BYTES);
+    let mut server = Server::on(&disk.path().join("data"), &["--no-studio"]);
+    let sandbox = server.create();
+    sandbox.must("user", "echo kept >synced; sync -f .");
+    abort_pool(&server, &disk, &sandbox);
+
+    let (status, text) = create(&server);
+    assert_eq!(status, 507, "{text}");
+    assert!(text.contains("Free space") && text.contains("sandbar up"), "what to do is said: {text}");
+    assert_eq!(synced_content(&sandbox), "kept\n", "reading works");
+
+    server.stop();
+    server.start_again();
+    let sandbox = resumed(&server, &sandbox);
+    assert_eq!(synced_content(&sandbox), "kept\n");
+    sandbox.must("user", "echo more >after; sync after");
+    assert_eq!(create(&server).0, 201);
+
+    abort_pool(&server, &disk, &sandbox);
+    server.down();
+    server.start_again();
+    assert_eq!(create(&server).0, 201, "what is left is a pool like any other");
+}
