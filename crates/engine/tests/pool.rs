@@ -480,3 +480,30 @@ fn a_host_that_others_fill_does_not_abort_the_pool() {
     drop((volume, pool));
     rustix::mount::unmount(&host, UnmountFlags::DETACH).unwrap();
 }
+
+#[test]
+fn a_disk_that_fails_is_reported_and_costs_nothing_that_was_committed() {
+    let mut disk = testing::Disk::new(3 << 30);
+    let data = disk.path().join("data");
+    let pool = Pool::open(&data, IMAGE).unwrap();
+    let volume = pool.volume("box", 1 << 30).unwrap();
+    fs::write(volume.path().join("committed"), "kept").unwrap();
+    pool.commit().unwrap();
+    assert_eq!(pool.fault(), None);
+
+    disk.fail();
+    fs::write(volume.path().join("lost"), "in memory only").unwrap();
+    assert!(pool.commit().is_err(), "who wants to be sure is told");
+    let fault = pool.fault().expect("the kernel has aborted the file system");
+    assert!(fault.path.ends_with("pool") && fault.cause.contains("sandbar up"), "{fault}");
+    assert!(matches!(pool.volume("other", MIB), Err(PoolError::ReadOnly(_))));
+    assert_eq!(fs::read_to_string(volume.path().join("committed")).unwrap(), "kept", "reading works");
+    drop((volume, pool));
+
+    disk.repair();
+    let pool = Pool::open(&data, IMAGE).unwrap();
+    assert_eq!(pool.fault(), None);
+    assert_eq!(fs::read_to_string(pool.path_of("box").join("committed")).unwrap(), "kept");
+    pool.volume("other", MIB).unwrap();
+    pool.commit().unwrap();
+}

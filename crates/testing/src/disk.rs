@@ -74,6 +74,20 @@ impl Disk {
         self.mount();
     }
 
+    /// Has every write to the disk fail with EIO from now on, until [`Disk::repair`]. What it has can be read.
+    pub fn fail(&self) {
+        // EXT4_IOC_SHUTDOWN without a flush of the journal.
+        let script = "import fcntl, os, struct, sys; \
+                      fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack('I', 2))";
+        run("python3", &["-c", script, text(&self.path())]);
+    }
+
+    /// Mounts the disk again after [`Disk::fail`]. Every process that uses it must have been ended.
+    pub fn repair(&mut self) {
+        self.unmount();
+        self.mount();
+    }
+
     fn outer(&self) -> PathBuf {
         self.top.path().join("outer")
     }

@@ -96,32 +96,51 @@ fn free_unwritten(image: &Path) {
     }
 }
 
+/// A server that does nothing until this is dropped.
+struct Stopped<'a>(&'a Server);
+
+impl<'a> Stopped<'a> {
+    fn new(server: &'a Server) -> Self {
+        server.signal("STOP");
+        Self(server)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal("CONT");
+    }
+}
+
+/// Makes files whose names are long: names are metadata.
+const MAKE_FILES: &str =
+    r#"cd /home/user; for i in $(seq 500); do : >"$(printf %0200d $(($0 * 500 + i)))" || exit 1; done; sync -f ."#;
+
 /// Has the kernel abort the pool: without the server, which would not let that happen, the image loses what was allocated
 /// ahead, the host its space, and then a sandbox writes.
-fn abort_pool(server: &Server, disk: &Disk, sandbox: &Sandbox) -> PathBuf {
+fn abort_pool(server: &Server, disk: &Disk, sandbox: &Sandbox) {
     let filler = disk.path().join("filler");
-    let root = process_of(sandbox).join("root");
-    server.signal("STOP");
-    let image = server.file("pool.img");
-    assert!(Command::new("sync").arg("-f").arg(root.join("home")).status().expect("sync runs").success());
-    free_unwritten(&image);
+    let process = process_of(sandbox);
+    let process = process.file_name().and_then(|name| name.to_str()).expect("a number");
+    let make_files = |round: u32| {
+        let mut inside = Command::new("nsenter");
+        inside.args(["--target", process, "--user", "--mount", "--root", "--setuid", "1000", "--setgid", "1000"]);
+        let done = inside.args(["/bin/bash", "-c", MAKE_FILES, &round.to_string()]).output().expect("nsenter runs");
+        String::from_utf8_lossy(&done.stderr).into_owned()
+    };
+    let stopped = Stopped::new(server);
+    assert_eq!(make_files(0), "", "there is room still, and nothing is left to be written out");
+    free_unwritten(&server.file("pool.img"));
     let _ = fs::remove_file(server.file("pool.reserve"));
     take_all(&filler);
-    let sync = || Command::new("sync").arg("-f").arg(root.join("home")).output().expect("sync runs");
-    let mut number = 0;
+    let mut round = 0;
     eventually("the kernel aborts the pool", Duration::from_secs(60), || {
-        // Names are metadata: they are written where the image has no blocks any more.
-        let made = (0..500).try_for_each(|_| {
-            number += 1;
-            File::create(root.join(format!("home/user/{number:0200}"))).map(drop)
-        });
-        sync();
-        // The overlay passes the abort on as EIO or EROFS.
-        made.is_err_and(|error| matches!(error.raw_os_error(), Some(5 | 30))).then_some(())
+        round += 1;
+        let said = make_files(round);
+        (said.contains("Input/output error") || said.contains("Read-only file system")).then_some(())
     });
-    server.signal("CONT");
+    drop(stopped);
     fs::remove_file(&filler).expect("it was made above");
-    filler
 }
 
 #[test]

@@ -33,6 +33,80 @@ async fn a_bucket_keeps_the_promises() {
     assert!(!format!("{refused:?} {stranger:?}").contains("wrong"), "secrets are not shown: {refused:?} {stranger:?}");
 }
 
+/// A directory on a disk of its own with this much room. Takes root.
+fn mounted(bytes: &str) -> (tempfile::TempDir, impl Drop) {
+    struct Unmount(std::path::PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg("--lazy").arg(&self.0).status();
+        }
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = format!("size={bytes}");
+    let mut mount = std::process::Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(directory.path());
+    assert!(mount.status().expect("mount runs").success());
+    let unmount = Unmount(directory.path().to_owned());
+    (directory, unmount)
+}
+
+#[tokio::test]
+async fn disk_faults_of_a_full_directory_leave_what_is_there() {
+    let (directory, _mounted) = mounted("6m");
+    let objects = Objects::disk(&directory.path().join("objects")).expect("a store");
+    let (small, large) = (Key::from("folder/small"), Key::from("folder/large"));
+    objects.put(&small, Bytes::from_static(b"kept")).await.expect("a put");
+    let too_much = Bytes::from(vec![7; 9 << 20]);
+    for _ in 0..3 {
+        objects.put(&large, too_much.clone()).await.expect_err("there is no room");
+        objects.put(&small, too_much.clone()).await.expect_err("there is no room");
+        objects.create(&large, too_much.clone()).await.expect_err("there is no room");
+        let mut upload = objects.upload(large.clone());
+        let pushed = upload.push(&too_much).await;
+        match pushed {
+            Ok(()) => drop(upload.finish().await.expect_err("there is no room")),
+            Err(_) => upload.abort().await,
+        }
+    }
+    assert_eq!(names(&objects, "folder").await, ["small"], "nothing half is seen");
+    assert_eq!(objects.get(&small).await.expect("it is there"), Bytes::from_static(b"kept"));
+    let fitting = Bytes::from(vec![7; 5 << 20]);
+    objects.put(&large, fitting.clone()).await.expect("what failed has given its room back");
+    assert!(objects.get(&large).await.expect("it is there") == fitting);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disk_faults_of_a_failing_directory_cost_nothing_that_was_acknowledged() {
+    let mut disk = testing::Disk::new(1 << 30);
+    let directory = disk.path().join("objects");
+    let objects = Objects::disk(&directory).expect("a store");
+    let (first, second) = (Key::from("folder/first"), Key::from("folder/second"));
+    objects.put(&first, Bytes::from_static(b"one")).await.expect("a put");
+    let after_put = disk.cut();
+    let large = Bytes::from(vec![5; 9 << 20]);
+    let mut upload = objects.upload(second.clone());
+    upload.push(&large).await.expect("a piece");
+    upload.finish().await.expect("an object");
+    let after_upload = disk.cut();
+
+    disk.fail();
+    objects.put(&first, Bytes::from_static(b"two")).await.expect_err("the disk takes nothing");
+    drop(objects);
+    disk.repair();
+    let objects = Objects::disk(&directory).expect("a store");
+    assert_eq!(objects.get(&first).await.expect("it is there"), Bytes::from_static(b"one"));
+    drop(objects);
+
+    for (cut, uploaded) in [(after_put, false), (after_upload, true)] {
+        disk.restore(cut);
+        let objects = Objects::disk(&directory).expect("a store");
+        assert_eq!(objects.get(&first).await.expect("it is there"), Bytes::from_static(b"one"));
+        if uploaded {
+            assert!(objects.get(&second).await.expect("it is there") == large);
+        }
+    }
+}
+
 /// `facts` are what the store must be found to do with conditional puts.
 async fn contract(objects: Objects, facts: ConditionalPuts) {
     assert_eq!(objects.conditional_puts().await.expect("a store that works"), facts);
