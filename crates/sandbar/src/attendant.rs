@@ -1,7 +1,7 @@
 //! Keeps workspaces while no program is in them. Whoever works in one keeps it; between two commands nobody would, and a
 //! sandbox would end with all that was written since the last snapshot. So the server looks after every workspace of the
-//! records that its configuration leads to, with whichever provider it is, and ends sandboxes that were made for one and that
-//! none of them names.
+//! records that its configuration leads to, with whichever provider it is, and pauses sandboxes that were made for one and that
+//! none of them names; those are ended a day later.
 //!
 //! Invariant: a workspace of this machine's provider is attended only by the server that has its sandbox. Another server of
 //! the same user, with another data directory, has the same records, would not find the sandbox and take it for lost.
@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::workspace::house::{Due, House};
 use jiff::Timestamp;
 use node::Node;
+use sdk::SandboxId;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +22,7 @@ use workspace::{Attendance, Attended, OpenError, ProviderName, WorkspaceName, Wo
 
 /// Between two looks at the records.
 const ROUND: Duration = Duration::from_secs(5);
-/// Between two looks for sandboxes that no record names. They are some minutes old before they are ended, so that none is
-/// which another process is just making.
+/// Between two looks for sandboxes that no record names.
 const SWEEP: Duration = Duration::from_secs(300);
 /// Between two tries to open them.
 const OPEN_AGAIN: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ async fn attend(config: Config, ourselves: LocalEndpoint, node: Arc<Node>, stop:
             () = stop.cancelled() => break,
             _ = ticks.tick() => rounds.look().await,
             _ = sweeps.tick(), if sweeping.is_empty() => {
-                sweeping.spawn(sweep(rounds.workspaces.clone()));
+                sweeping.spawn(sweep(rounds.workspaces.clone(), Arc::clone(&rounds.node)));
             }
             Some(_) = sweeping.join_next() => {}
             Some(done) = rounds.tasks.join_next() => rounds.note(done),
@@ -89,10 +89,12 @@ async fn attend(config: Config, ourselves: LocalEndpoint, node: Arc<Node>, stop:
     house.close(Due::LeftOut).await;
 }
 
-/// Ends the sandboxes of creations that nobody waited for to the end: their processes died, or gave up. It says which.
-async fn sweep(workspaces: Workspaces) {
-    if let Err(error) = workspaces.sweep().await {
-        debug!(%error, "left-over sandboxes were not looked for");
+/// Pauses, and a day later ends, the sandboxes of creations that no process waited for to the end. Of this machine's
+/// sandboxes only those of this server: another server of the same user has the same records.
+async fn sweep(workspaces: Workspaces, node: Arc<Node>) {
+    let owns = |id: &SandboxId| id.as_str().parse().is_ok_and(|id| node.get(&id).is_some());
+    if let Err(error) = workspaces.sweep(&owns).await {
+        warn!(error = format!("{:#}", anyhow::Error::new(error)), "left-over sandboxes were not looked for");
     }
 }
 
@@ -172,11 +174,8 @@ impl Rounds {
 
     /// Whether this server is the one to look after it.
     fn is_ours(&self, view: &WorkspaceView) -> bool {
-        if !self.local.contains(&view.provider) {
-            return true;
-        }
         let id = view.sandbox.as_deref().and_then(|id| id.parse().ok());
-        id.is_some_and(|id| self.node.get(&id).is_some())
+        !self.local.contains(&view.provider) || id.is_some_and(|id| self.node.get(&id).is_some())
     }
 
     fn note(&mut self, done: Result<(WorkspaceName, Result<Attended, OpenError>), tokio::task::JoinError>) {

@@ -2,8 +2,8 @@
 //! environment. An unknown key is an error that names it.
 
 use crate::agent::{ModelConfig, Prices};
-use crate::hosts;
 use crate::screenshot_host::ScreenshotsConfig;
+use crate::{data, hosts};
 use anyhow::{Context, bail};
 use engine::net::Trust;
 use figment::Figment;
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workspace::ProviderName;
-use workspace::config::{BudgetConfig, ObjectsConfig, ProviderConfig, ProviderKind, RecordsConfig, WorkspaceConfig};
+use workspace::config::{BudgetConfig, ObjectsConfig, OwnServer, ProviderConfig, ProviderKind, RecordsConfig, WorkspaceConfig};
 
 /// What a configuration file may say. `sandbar up --help` shows an example.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -55,6 +55,9 @@ pub(crate) struct Config {
     /// What models cost, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, ModelConfig>,
+    /// Where the server listens that this process is; absent in a client, which reads it in the data directory.
+    #[serde(skip)]
+    pub own_server: Option<OwnServer>,
 }
 
 /// Of the egress, in the data directory.
@@ -175,14 +178,24 @@ impl Config {
             objects: self.objects.clone(),
             records: self.records.clone(),
             budgets: self.budgets.clone(),
+            ..WorkspaceConfig::default()
         };
-        Ok(config.resolve(&workspaces_directory()?, &variable)?)
+        self.unified(config.resolve(&workspaces_directory()?, &variable)?)
     }
 
-    /// The providers that are this machine.
+    /// With one provider for this machine's server, by whatever names the environment and the file call it.
+    pub(crate) fn unified(&self, mut workspaces: WorkspaceConfig) -> anyhow::Result<WorkspaceConfig> {
+        if let Some(own) = self.own_server.clone().or_else(|| data::known_server(&self.data)) {
+            workspaces.unify(&own);
+        }
+        Ok(workspaces)
+    }
+
+    /// The names of this machine's provider.
     pub(crate) fn local_providers(&self) -> anyhow::Result<HashSet<ProviderName>> {
-        let local = self.workspaces()?.providers.into_iter().filter(|provider| provider.kind == ProviderKind::Local);
-        Ok(local.map(|provider| provider.name).collect())
+        let WorkspaceConfig { providers, aliases, .. } = self.workspaces()?;
+        let local = providers.into_iter().filter(|provider| provider.kind == ProviderKind::Local);
+        Ok(local.map(|provider| provider.name).chain(aliases.into_keys()).collect())
     }
 
     /// What the types cannot say.
@@ -220,6 +233,7 @@ impl Config {
             records: RecordsConfig::default(),
             budgets: Vec::new(),
             models: BTreeMap::new(),
+            own_server: None,
         })
     }
 }

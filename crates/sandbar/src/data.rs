@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use workspace::config::OwnServer;
 
 /// Held by the process that uses the directory; its presence says that the directory is Sandbar's.
 const LOCK: &str = "lock";
@@ -34,6 +35,24 @@ pub(crate) struct ServerNote {
     /// Its sandboxes end with it, and everybody knew that from the start.
     #[serde(default)]
     pub ephemeral: bool,
+    /// What it appends to the names of sandboxes.
+    #[serde(default)]
+    pub domain: Option<String>,
+    /// It listens on all addresses of this machine.
+    #[serde(default)]
+    pub everywhere: bool,
+}
+
+impl ServerNote {
+    /// Where it is reached, to tell it from other providers.
+    pub(crate) fn own_server(&self) -> OwnServer {
+        OwnServer { url: self.url.clone(), domain: self.domain.clone(), everywhere: self.everywhere }
+    }
+}
+
+/// The server that serves from a directory, or that served from it last.
+pub(crate) fn known_server(path: &Path) -> Option<OwnServer> {
+    read_note(path).map(|note| note.own_server())
 }
 
 /// What a client finds in a data directory.

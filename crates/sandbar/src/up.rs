@@ -27,6 +27,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
+use workspace::config::OwnServer;
 use workspace::provider::{LocalEndpoint, LocalServer};
 
 /// Serve sandboxes on this machine to the official E2B SDKs.
@@ -173,7 +174,7 @@ fn max_connections() -> usize {
     usize::try_from((descriptors / 4).min(MOST)).expect("it is at most MOST")
 }
 
-async fn serve(config: Config, on_missing: OnMissing, studio: Option<Options>) -> anyhow::Result<()> {
+async fn serve(mut config: Config, on_missing: OnMissing, studio: Option<Options>) -> anyhow::Result<()> {
     let directory = take(&config).await?;
     let api_key = match &config.api_key {
         Some(key) => key.clone(),
@@ -187,6 +188,8 @@ async fn serve(config: Config, on_missing: OnMissing, studio: Option<Options>) -
     let url = format!("http://{}", reachable(address));
     let ourselves = LocalEndpoint { url: url.clone(), api_key: api_key.as_str().into() };
     let domain = hosts::domain(config.domain.as_deref(), address);
+    let everywhere = address.ip().is_unspecified();
+    config.own_server = Some(OwnServer { url: url.clone(), domain: Some(domain.clone()), everywhere });
     let (node, mut workshop, names_resolve) = tokio::join!(
         open_warm(&config, &directory, on_missing),
         open_workshop(&config, &ourselves, studio.as_ref()),
@@ -198,8 +201,14 @@ async fn serve(config: Config, on_missing: OnMissing, studio: Option<Options>) -
         warn!(%address, "the server can be reached from other machines; whoever has the key can run code here");
     }
     // Before anybody is told that the server is ready: who then says `sandbar down` must find it.
-    let note =
-        ServerNote { pid: std::process::id(), url: url.clone(), api_key: api_key.clone(), ephemeral: config.ephemeral };
+    let note = ServerNote {
+        pid: std::process::id(),
+        url: url.clone(),
+        api_key: api_key.clone(),
+        ephemeral: config.ephemeral,
+        domain: Some(domain.clone()),
+        everywhere,
+    };
     directory.write_note(&note)?;
     let mut out = std::io::stdout();
     writeln!(out, "export E2B_API_KEY={api_key}\nexport E2B_API_URL={url}\nexport E2B_SANDBOX_URL={url}")?;

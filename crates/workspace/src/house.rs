@@ -1,9 +1,11 @@
 //! What all workspaces of a program share.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use jiff::Timestamp;
+use sdk::SandboxId;
 use tracing::warn;
 
 use crate::chain::chain;
@@ -34,11 +36,24 @@ pub(crate) struct House {
     pub(crate) settings: Settings,
     /// Providers that did not answer when orphans were looked for.
     pub(crate) silent: Mutex<HashSet<ProviderName>>,
+    /// Orphans that this process watches.
+    pub(crate) watched: Mutex<HashMap<SandboxId, Watched>>,
+}
+
+/// For how long this process has watched an orphan.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watched {
+    /// What was recorded when it began.
+    pub(crate) before: Duration,
+    /// When it began, by the steady clock.
+    pub(crate) since: Duration,
+    /// This process has paused it.
+    pub(crate) paused: bool,
 }
 
 impl From<Parts> for House {
     fn from(Parts { orchestrator, records, snapshots, ledger, observer, settings }: Parts) -> Self {
-        Self { orchestrator, records, snapshots, ledger, observer, settings, silent: Mutex::default() }
+        Self { orchestrator, records, snapshots, ledger, observer, settings, silent: Mutex::default(), watched: Mutex::default() }
     }
 }
 

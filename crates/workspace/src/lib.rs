@@ -34,4 +34,6 @@ pub use workspace::{
     HandedOver, LastFiles, LeftBehind, METADATA, MoveOptions, OpenError, Pass, PhaseCommit, SetupError, Unavailable,
     Unsaved, Workspace, WorkspaceError,
 };
-pub use workspaces::{Abandoned, Attendance, Attended, Created, Orphan, SandboxCondition, WorkspaceView, Workspaces};
+pub use workspaces::{
+    Abandoned, Attendance, Attended, Created, ORPHAN_GRACE, Orphan, SandboxCondition, Swept, WorkspaceView, Workspaces,
+};

@@ -5,6 +5,7 @@ use crate::config::{self, Config};
 use crate::data::{self, Found};
 use crate::local_server::LocalStarter;
 use crate::sandbox::show::printable;
+use crate::workspace::look::describe_orphan;
 use futures::TryStreamExt as _;
 use futures::future::join_all;
 use sdk::{Client, ListQuery, Secret};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
 use workspace::provider::{LocalServer, Provider};
-use workspace::records::DatabaseRecords;
+use workspace::records::{DatabaseRecords, OrphanRecords as _};
 
 /// Whoever does not answer within this is not there.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -110,8 +111,10 @@ async fn records(workspaces: &WorkspaceConfig) -> Result<String, String> {
         return Ok("not there yet; made when they are needed".to_owned());
     }
     let records = DatabaseRecords::open(&location).await.map_err(text)?;
+    let orphans = records.orphans().await.map_err(text)?;
     records.close().await.map_err(text)?;
-    Ok("can be read".to_owned())
+    let orphans: String = orphans.iter().map(|orphan| format!("; {}", describe_orphan(orphan))).collect();
+    Ok(format!("can be read{orphans}"))
 }
 
 async fn objects(workspaces: &WorkspaceConfig) -> Result<String, String> {

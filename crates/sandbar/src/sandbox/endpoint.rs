@@ -87,7 +87,7 @@ impl Endpoint {
             ),
             Err(error) => return Err(error).with_context(|| format!("cannot look into {}", directory.display())),
         };
-        if let Some(url) = elsewhere.filter(|url| url.trim_end_matches('/') != note.url) {
+        if let Some(url) = elsewhere.filter(|url| !note.own_server().is_at(url)) {
             bail!("E2B API key not configured for {url} (the local server is {}); set E2B_API_KEY", note.url);
         }
         let builder = builder.api_key(note.api_key).api_url(&note.url);

@@ -46,8 +46,9 @@ fn workspaces(config: &Config, database: Option<&Secret>) -> anyhow::Result<Work
         objects: config.objects.clone(),
         records,
         budgets: config.budgets.clone(),
+        ..WorkspaceConfig::default()
     };
-    Ok(workspaces.resolve(&directory(config), &config::variable)?)
+    config.unified(workspaces.resolve(&directory(config), &config::variable)?)
 }
 
 /// What the environment has, with the database that was named.

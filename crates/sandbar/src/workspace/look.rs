@@ -6,8 +6,8 @@ use crate::sandbox::show::{Colour, Show, ahead, local_time, printable, span};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
-use workspace::records::WorkspaceState;
-use workspace::{SandboxCondition, WorkspaceName, WorkspaceView, Workspaces};
+use workspace::records::{OrphanRecord, WorkspaceState};
+use workspace::{ORPHAN_GRACE, SandboxCondition, WorkspaceName, WorkspaceView, Workspaces};
 
 /// What the states mean, for both helps.
 const STATES: &str = "\
@@ -102,6 +102,9 @@ impl List {
         if show.json {
             return Ok(show.object(&all.iter().map(Seen::object).collect::<Vec<_>>())?);
         }
+        for orphan in workspaces.recorded_orphans().await? {
+            eprintln!("{}", describe_orphan(&orphan));
+        }
         if all.is_empty() {
             eprintln!("no workspace; `sandbar workspace create NAME` makes one");
             return Ok(());
@@ -119,6 +122,19 @@ impl List {
         let rows: Vec<Vec<String>> = all.iter().map(row).collect();
         Ok(show.table(&["WORKSPACE", "STATE", "PROVIDER", "SANDBOX", "ENDS IN"], &rows)?)
     }
+}
+
+/// What a sweep found, and what can be done about it.
+pub(crate) fn describe_orphan(orphan: &OrphanRecord) -> String {
+    let OrphanRecord { sandbox, provider, workspace, seen_at, .. } = orphan;
+    let ends = seen_at.saturating_add(ORPHAN_GRACE).unwrap_or(jiff::Timestamp::MAX);
+    format!(
+        "sandbox {} of {provider} was made for workspace {} and no record names it; the server ends it after {}: \
+         `sandbar workspace attach {1} {0}` keeps it",
+        printable(sandbox.as_str()),
+        printable(workspace),
+        local_time(&ends.to_string()),
+    )
 }
 
 /// Show everything that is known of a workspace.

@@ -10,7 +10,7 @@ mod destroy;
 mod exec;
 pub(crate) mod house;
 mod life;
-mod look;
+pub(crate) mod look;
 pub(crate) mod photographs;
 mod pictures;
 mod progress;

@@ -4,17 +4,20 @@
 //! The program reads the file and hands over these parts; nothing here reads the environment, a lookup is passed in.
 //! Keys never stand in the file: it names the environment variable that has one.
 
+mod own;
 mod provider;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use sdk::Secret;
 use serde::{Deserialize, Serialize};
 
+pub use own::OwnServer;
 pub use provider::{DeploymentMode, PlanConfig, Preset, PriceConfig, ProviderConfig, ProviderKind, ResourcesConfig};
 
 use crate::ledger::Usd;
+use crate::name::ProviderName;
 use crate::snapshot::FolderName;
 
 /// Gives the value of an environment variable; an empty one counts as none.
@@ -42,6 +45,9 @@ pub struct WorkspaceConfig {
     pub objects: ObjectsConfig,
     pub records: RecordsConfig,
     pub budgets: Vec<BudgetConfig>,
+    /// Further names of providers: of those that turned out to be this machine's own server. Not in the file.
+    #[serde(skip)]
+    pub aliases: BTreeMap<ProviderName, ProviderName>,
 }
 
 /// Where snapshots are kept.
@@ -121,7 +127,7 @@ impl WorkspaceConfig {
             },
         };
         let providers = named.iter().map(ProviderConfig::filled).collect();
-        Ok(Self { providers, objects, records, budgets: self.budgets.clone() })
+        Ok(Self { providers, objects, records, budgets: self.budgets.clone(), aliases: self.aliases.clone() })
     }
 
     /// What the types cannot say.

@@ -75,6 +75,11 @@ impl Provider {
         &self.config.name
     }
 
+    /// It is the server of this machine.
+    pub fn is_local(&self) -> bool {
+        self.config.kind == ProviderKind::Local
+    }
+
     pub fn plan(&self) -> &Plan {
         &self.plan
     }

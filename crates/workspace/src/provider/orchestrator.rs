@@ -6,6 +6,7 @@
 //! Before a sandbox is asked for, the server must have answered something within [`ANSWER_TIME`]: making one may rightly
 //! take longer than people should wait for a host that swallows everything.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ const HEALTH_TRIES: u32 = 5;
 /// Places sandboxes with providers.
 pub struct Orchestrator {
     providers: Vec<Provider>,
+    /// Further names of providers, for records that were written under them.
+    aliases: BTreeMap<ProviderName, ProviderName>,
     records: Arc<dyn Records>,
 }
 
@@ -49,7 +52,12 @@ enum Outcome {
 
 impl Orchestrator {
     pub fn new(providers: Vec<Provider>, records: Arc<dyn Records>) -> Self {
-        Self { providers, records }
+        Self { providers, aliases: BTreeMap::new(), records }
+    }
+
+    /// The name of the provider that a name stands for.
+    pub(crate) fn real_name(&self, name: ProviderName) -> ProviderName {
+        self.aliases.get(&name).cloned().unwrap_or(name)
     }
 
     /// By a resolved configuration.
@@ -67,7 +75,7 @@ impl Orchestrator {
         if providers.is_empty() {
             return Err(Mistake { key: "providers".into(), problem: "there is none".into() });
         }
-        Ok(Self::new(providers, records))
+        Ok(Self { aliases: config.aliases.clone(), ..Self::new(providers, records) })
     }
 
     /// In order of preference.
@@ -78,6 +86,7 @@ impl Orchestrator {
     /// # Errors
     /// There is none of that name.
     pub fn provider(&self, name: &ProviderName) -> Result<&Provider, OrchestratorError> {
+        let name = self.aliases.get(name).unwrap_or(name);
         self.providers.iter().find(|provider| provider.name() == name).ok_or_else(|| {
             let known = self.providers.iter().map(|provider| provider.name().to_string()).collect();
             OrchestratorError::UnknownProvider { name: name.clone(), known }
@@ -95,7 +104,8 @@ impl Orchestrator {
         let candidates: Vec<&Provider> = match &request.provider {
             Some(name) => vec![self.provider(name)?],
             None => {
-                let preferred = |provider: &&Provider| Some(provider.name()) == request.prefer.as_ref();
+                let wanted = request.prefer.clone().map(|name| self.real_name(name));
+                let preferred = |provider: &&Provider| Some(provider.name()) == wanted.as_ref();
                 let (first, others): (Vec<_>, Vec<_>) = self.providers.iter().partition(preferred);
                 first.into_iter().chain(others).collect()
             }

@@ -57,6 +57,27 @@ pub(super) mod lease {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
+/// A sandbox that no record of a workspace names.
+pub(super) mod orphan {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "orphan")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub sandbox: String,
+        pub provider: String,
+        pub workspace: String,
+        pub seen_at_us: i64,
+        pub watched_us: i64,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}
+
 pub(super) mod creation {
     use sea_orm::entity::prelude::*;
 

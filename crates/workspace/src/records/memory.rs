@@ -10,9 +10,11 @@ use sdk::SandboxId;
 use uuid::Uuid;
 
 use super::model::{
-    Creation, Health, Interval, Lease, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord,
+    Creation, Health, Interval, Lease, OrphanRecord, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord,
 };
-use super::port::{ChangeError, HealthRecords, LeaseError, Leases, RecordsError, UsageRecords, WorkspaceRecords};
+use super::port::{
+    ChangeError, HealthRecords, LeaseError, Leases, OrphanRecords, RecordsError, UsageRecords, WorkspaceRecords,
+};
 use crate::ledger::Usd;
 use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Breaker;
@@ -33,6 +35,7 @@ struct Held {
     tokens: Vec<Tokens>,
     warnings: Vec<Warning>,
     health: BTreeMap<ProviderName, Health>,
+    orphans: BTreeMap<String, OrphanRecord>,
 }
 
 impl MemoryRecords {
@@ -148,6 +151,23 @@ impl Leases for MemoryRecords {
         {
             held.until = Timestamp::UNIX_EPOCH;
         }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl OrphanRecords for MemoryRecords {
+    async fn orphans(&self) -> Result<Vec<OrphanRecord>, RecordsError> {
+        Ok(self.held().orphans.values().cloned().collect())
+    }
+
+    async fn note_orphan(&self, orphan: &OrphanRecord) -> Result<(), RecordsError> {
+        self.held().orphans.insert(orphan.sandbox.to_string(), orphan.clone());
+        Ok(())
+    }
+
+    async fn forget_orphan(&self, sandbox: &SandboxId) -> Result<(), RecordsError> {
+        self.held().orphans.remove(sandbox.as_str());
         Ok(())
     }
 }

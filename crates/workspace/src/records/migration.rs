@@ -13,7 +13,7 @@ pub(super) struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(First)]
+        vec![Box::new(First), Box::new(Orphans)]
     }
 
     /// The table may be shared with other parts of the program.
@@ -126,5 +126,28 @@ impl MigrationTrait for First {
             manager.create_index(index).await?;
         }
         Ok(())
+    }
+}
+
+/// Since when a sandbox is known to be an orphan.
+struct Orphans;
+
+impl MigrationName for Orphans {
+    fn name(&self) -> &str {
+        "m0002_orphans"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Orphans {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let mut orphan = table("orphan");
+        orphan
+            .col(string("sandbox").primary_key())
+            .col(string("provider"))
+            .col(string("workspace"))
+            .col(big_integer("seen_at_us"))
+            .col(big_integer("watched_us"));
+        manager.create_table(orphan).await
     }
 }

@@ -6,6 +6,7 @@ mod entity;
 mod memory;
 mod migration;
 mod model;
+mod orphans;
 mod port;
 mod usage;
 mod workspaces;
@@ -13,7 +14,9 @@ mod workspaces;
 pub use database::DatabaseRecords;
 pub use memory::MemoryRecords;
 pub use model::{
-    Creation, Health, Interval, Lease, Payer, Size, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning,
+    Creation, Health, Interval, Lease, OrphanRecord, Payer, Size, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning,
     WorkspaceRecord, WorkspaceState,
 };
-pub use port::{ChangeError, HealthRecords, LeaseError, Leases, Records, RecordsError, UsageRecords, WorkspaceRecords};
+pub use port::{
+    ChangeError, HealthRecords, LeaseError, Leases, OrphanRecords, Records, RecordsError, UsageRecords, WorkspaceRecords,
+};

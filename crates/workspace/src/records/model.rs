@@ -198,6 +198,26 @@ pub struct UsageRows {
     pub spoken: Vec<Spoken>,
 }
 
+/// A sandbox that was made for a workspace and that no record names, with how long that has been known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OrphanRecord {
+    #[serde(rename = "sandboxID", serialize_with = "sandbox_text")]
+    pub sandbox: SandboxId,
+    /// Whose sandbox it is.
+    pub provider: ProviderName,
+    /// The workspace that its metadata names.
+    pub workspace: String,
+    /// When a sweep found it first, by the wall clock.
+    pub seen_at: Timestamp,
+    /// How long sweeps have seen it since, by the steady clocks of their processes.
+    #[serde(skip)]
+    pub watched: Duration,
+}
+
+fn sandbox_text<S: serde::Serializer>(id: &SandboxId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(id.as_str())
+}
+
 /// Somebody was told that a share of a limit is used. Each is noted once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {

@@ -10,7 +10,7 @@ use sdk::SandboxId;
 use uuid::Uuid;
 
 use super::model::{
-    Creation, Health, Interval, Lease, Stored, Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord,
+    Creation, Health, Interval, Lease, OrphanRecord, Stored, Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord,
 };
 use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Breaker;
@@ -147,7 +147,20 @@ pub trait HealthRecords: Send + Sync {
     ) -> Result<bool, RecordsError>;
 }
 
-/// All of it.
-pub trait Records: WorkspaceRecords + Leases + UsageRecords + HealthRecords {}
+/// Orphans, from when a sweep finds them until they are ended.
+#[async_trait]
+pub trait OrphanRecords: Send + Sync {
+    /// By sandbox.
+    async fn orphans(&self) -> Result<Vec<OrphanRecord>, RecordsError>;
 
-impl<T: WorkspaceRecords + Leases + UsageRecords + HealthRecords> Records for T {}
+    /// Writes one, in place of what was known of the same sandbox.
+    async fn note_orphan(&self, orphan: &OrphanRecord) -> Result<(), RecordsError>;
+
+    /// Forgetting what is absent succeeds.
+    async fn forget_orphan(&self, sandbox: &SandboxId) -> Result<(), RecordsError>;
+}
+
+/// All of it.
+pub trait Records: WorkspaceRecords + Leases + UsageRecords + HealthRecords + OrphanRecords {}
+
+impl<T: WorkspaceRecords + Leases + UsageRecords + HealthRecords + OrphanRecords> Records for T {}

@@ -4,7 +4,7 @@ use sdk::{Connect, Sandbox, SandboxId};
 use tracing::warn;
 
 use super::core::{Attached, Core, Turn, services};
-use super::details::{Place, Run};
+use super::details::{Details, Place, Run};
 use super::error::{Unavailable, WorkspaceError};
 use super::wake::Found;
 use crate::chain::chain;
@@ -96,7 +96,10 @@ impl Core {
             self.settle(&turn).await?;
         }
         let (place, found) = self.find(id).await?;
-        let left_behind = self.seat().details.left_behind.contains(&place);
+        let left_behind = {
+            let Details { left_behind, lost, .. } = &self.seat().details;
+            left_behind.iter().chain(lost).any(|known| known.sandbox == place.sandbox)
+        } || self.house.records.orphans().await?.iter().any(|orphan| orphan.sandbox == place.sandbox);
         let (sandbox, remaining, size) = match found {
             Found::Running { sandbox, remaining, size } => (sandbox, remaining, size),
             Found::Paused { size } if left_behind => {
@@ -109,7 +112,7 @@ impl Core {
         };
         let closed = self.fence.close();
         closed.emptied(self.settings().leave_wait).await;
-        let before = self.place().filter(|before| *before != place);
+        let before = self.place().filter(|before| before.sandbox != place.sandbox);
         if let Some(before) = &before
             && let Ok(Found::Running { sandbox, .. }) = self.look(before).await
         {
@@ -124,8 +127,9 @@ impl Core {
             details.stopped = None;
             details.run = Some(run);
             details.epoch += u64::from(before.is_some());
-            details.left_behind.retain(|left| *left != place);
-            details.retired.retain(|retired| *retired != place);
+            for places in [&mut details.left_behind, &mut details.lost, &mut details.retired] {
+                places.retain(|known| known.sandbox != place.sandbox);
+            }
             details.retired.extend(before);
         })
         .await?;

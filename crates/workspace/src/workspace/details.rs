@@ -34,6 +34,9 @@ pub(crate) struct Details {
     /// Could not be reached when a snapshot was restored elsewhere, and may have newer files than that: not ended unless
     /// somebody asks for it.
     pub(crate) left_behind: Vec<Place>,
+    /// Were not found when they were looked for, the latest last. A server with another data directory does not find them
+    /// either: they are not ended by a sweep.
+    pub(crate) lost: Vec<Place>,
     pub(crate) news: News,
     /// The last commit that was seen.
     pub(crate) head: Option<String>,
@@ -43,6 +46,18 @@ pub(crate) struct Details {
     pub(crate) saved: bool,
     /// Why there is no sandbox, while there is none.
     pub(crate) stopped: Option<Stopped>,
+}
+
+/// Sandboxes that were not found, of which a record keeps so many.
+const MOST_LOST: usize = 8;
+
+impl Details {
+    pub(super) fn note_lost(&mut self, place: Place) {
+        self.lost.retain(|lost| lost.sandbox != place.sandbox);
+        self.lost.push(place);
+        let surplus = self.lost.len().saturating_sub(MOST_LOST);
+        self.lost.drain(..surplus);
+    }
 }
 
 /// A sandbox from its start, or from when it was resumed.

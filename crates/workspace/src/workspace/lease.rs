@@ -59,7 +59,7 @@ impl Holding {
             }
         };
         let state = watch::Sender::new(State { lease, lost: false });
-        Ok(Self { records, clock: settings.clock, time: settings.lease, state })
+        Ok(Self { records, clock: settings.clock.clone(), time: settings.lease, state })
     }
 
     pub(super) fn lease(&self) -> Lease {

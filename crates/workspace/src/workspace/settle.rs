@@ -1,11 +1,11 @@
 //! Clears up after handovers that broke off, in this process or one before it, and ends sandboxes that nobody works in.
 
 use futures::TryStreamExt;
-use sdk::ListQuery;
+use sdk::{ListQuery, SandboxId};
 use tracing::warn;
 
 use super::core::{Core, METADATA, Turn};
-use super::details::{Handover, Place, Stopped};
+use super::details::{Details, Handover, Place, Stopped};
 use super::error::WorkspaceError;
 use super::wake::Found;
 use crate::chain::chain;
@@ -36,7 +36,7 @@ impl Core {
         let kept = old.clone().filter(|_| old_lives);
         let mut retired: Vec<Place> = successor.into_iter().collect();
         for place in self.strays(kept.as_ref()).await {
-            if !retired.contains(&place) {
+            if !retired.iter().any(|known| known.sandbox == place.sandbox) {
                 retired.push(place);
             }
         }
@@ -51,6 +51,9 @@ impl Core {
             record.state = settled(kept.is_some());
             details.stopped = kept.is_none().then_some(Stopped::Lost);
             details.handover = None;
+            if let Some(place) = old.filter(|_| kept.is_none()) {
+                details.note_lost(place);
+            }
             details.retired.extend(retired);
         })
         .await?;
@@ -61,8 +64,13 @@ impl Core {
     /// Sandboxes that carry the workspace's name and are not its own: made by a process that died before it could note
     /// them. Providers that do not answer are left for a sweep.
     pub(super) async fn strays(&self, own: Option<&Place>) -> Vec<Place> {
-        let left_behind = self.seat().details.left_behind.clone();
-        let mut strays = Vec::new();
+        // Ids decide: one server may have two names.
+        let spared: Vec<SandboxId> = {
+            let Details { left_behind, lost, .. } = &self.seat().details;
+            let places = own.into_iter().chain(left_behind).chain(lost);
+            places.map(|place| place.sandbox.clone()).collect()
+        };
+        let mut strays: Vec<Place> = Vec::new();
         for provider in self.house.asked_for(Some(&self.project)).await {
             let Ok(client) = provider.client().await else { continue };
             let query = ListQuery::new().metadata(METADATA, self.name.as_str());
@@ -70,11 +78,13 @@ impl Core {
             match rows {
                 Ok(rows) => {
                     // Whoever made one had this lease or one before it.
-                    let ours = self.house.ours(&rows, self.now()).await.unwrap_or_else(|_| vec![false; rows.len()]);
-                    let ids = rows.iter().zip(ours).filter(|(_, ours)| *ours);
-                    let ids = ids.filter_map(|(row, _)| row.sandbox_id.parse().ok());
-                    let places = ids.map(|sandbox| Place { provider: provider.name().clone(), sandbox });
-                    strays.extend(places.filter(|place| Some(place) != own && !left_behind.contains(place)));
+                    let Ok(ledger) = self.house.creations_of(&rows).await else { continue };
+                    let ids = rows.iter().filter(|row| ledger.of(row).is_some());
+                    for sandbox in ids.filter_map(|row| row.sandbox_id.parse().ok()) {
+                        if !spared.contains(&sandbox) && !strays.iter().any(|stray| stray.sandbox == sandbox) {
+                            strays.push(Place { provider: provider.name().clone(), sandbox });
+                        }
+                    }
                 }
                 Err(error) => warn!(provider = %provider.name(), %error, "left-over sandboxes were not looked for"),
             }

@@ -239,6 +239,9 @@ impl Core {
             record.state = WorkspaceState::Stopped;
             details.stopped = Some(why);
             details.run = None;
+            if why == Stopped::Lost {
+                details.note_lost(place.clone());
+            }
         })
         .await?;
         Ok(())

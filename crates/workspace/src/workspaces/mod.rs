@@ -26,7 +26,7 @@ use crate::workspace::{
 
 pub use attend::{Attendance, Attended};
 pub use look::SandboxCondition;
-pub use orphans::Orphan;
+pub use orphans::{ORPHAN_GRACE, Orphan, Swept};
 
 /// The workspaces of a program. Cheap to clone.
 #[derive(Clone)]

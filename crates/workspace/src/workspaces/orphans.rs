@@ -1,32 +1,43 @@
 //! Sandboxes that were made for workspaces and that no record names: those of processes that died, or gave up waiting, while
-//! one was being made for them. They cost until their time is over, unless somebody sweeps.
+//! one was being made for them. They cost until their time is over, unless a sweep ends them.
+//!
+//! A sandbox may hold work that is nowhere else, so a sweep ends none by a guess:
+//!
+//! - The sandbox's id decides, whatever its provider is called: one server may have two names, and names change.
+//! - Its creation stands in the ledger of these records, and names no other sandbox.
+//! - A sandbox whose workspace has a record is an orphan only if that record is at rest in a sandbox that was made later.
+//! - One of this machine's server is swept only by that server.
+//! - It is paused and reported first, and ended a day later. The day has to pass by the wall clock and by the steady clocks
+//!   of the processes that watched, so that neither a restart nor a clock that is set makes it shorter.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures::TryStreamExt;
 use jiff::Timestamp;
-use sdk::model::ListedSandbox;
-use sdk::{ListQuery, SandboxId};
+use sdk::model::{ListedSandbox, SandboxState};
+use sdk::{ListQuery, Pause, SandboxId};
 use serde::Serialize;
 use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::Workspaces;
 use crate::chain::chain;
-use crate::clock::earlier;
-use crate::house::House;
+use crate::clock::{earlier, later};
+use crate::house::{House, Watched};
 use crate::name::ProviderName;
 use crate::provider::{ANSWER_TIME, CREATION, Provider};
-use crate::records::{RecordsError, UsageQuery};
+use crate::records::{Creation, OrphanRecord, RecordsError, UsageQuery, WorkspaceRecord, WorkspaceState};
 use crate::snapshot::ProjectId;
 use crate::workspace::{METADATA, OpenError, Place, read_details};
 
-/// A creation may take so long until its sandbox stands in a record. Whoever still makes one then has long given up.
+/// A creation may take so long until its sandbox stands in a record. The process that asked for it has given up by then.
 const CREATION_TIME: Duration = Duration::from_secs(300);
 /// How far a provider's clock may be from ours.
 const SKEW: Duration = Duration::from_secs(24 * 3600);
+/// From when an orphan is paused and reported until it is ended.
+pub const ORPHAN_GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// A sandbox that was made for a workspace and that no record names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -35,16 +46,54 @@ pub struct Orphan {
     #[serde(rename = "sandboxID")]
     pub sandbox: String,
     pub workspace: String,
+    #[serde(skip)]
+    runs: bool,
+    /// Under which its run stands in the ledger.
+    #[serde(skip)]
+    booked: ProviderName,
+}
+
+/// What a sweep did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Found for the first time: paused, where the provider can.
+    pub found: Vec<Orphan>,
+    /// Known for a day.
+    pub ended: Vec<Orphan>,
+}
+
+/// Orphans of the providers that answered.
+struct Found {
+    orphans: Vec<Orphan>,
+    answered: HashSet<ProviderName>,
+}
+
+/// What the records say of sandboxes.
+struct Named {
+    records: BTreeMap<String, WorkspaceRecord>,
+    ids: HashSet<String>,
 }
 
 impl Workspaces {
-    /// Sandboxes that were made for workspaces of these records and that none of them names: those of processes that died
-    /// while they made one. Providers that do not answer are left out.
+    /// Sandboxes that were made for workspaces of these records and that none of them names or can need. Providers that do not
+    /// answer are left out. Nothing is paused or ended.
     ///
     /// # Errors
     /// The records cannot be read.
     pub async fn orphans(&self) -> Result<Vec<Orphan>, OpenError> {
-        let mut found = Vec::new();
+        Ok(self.find_orphans(&|_| true).await?.orphans)
+    }
+
+    /// The orphans that sweeps have found and not ended yet. Nobody is asked.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn recorded_orphans(&self) -> Result<Vec<OrphanRecord>, OpenError> {
+        Ok(self.house.records.orphans().await?)
+    }
+
+    async fn find_orphans(&self, owns: &(dyn Fn(&SandboxId) -> bool + Sync)) -> Result<Found, OpenError> {
+        let (mut candidates, mut answered) = (Vec::new(), HashSet::new());
         let now = self.house.settings.clock.now();
         for provider in self.house.asked_for(None).await {
             let rows = match provider.client().await {
@@ -54,58 +103,190 @@ impl Workspaces {
                 }
                 Err(error) => Err(error.to_string()),
             };
-            let Some(rows) = self.house.heard(provider, rows) else { continue };
-            let rows: Vec<_> = rows.into_iter().filter(|row| row.metadata.contains_key(METADATA)).collect();
-            let ours = self.house.ours(&rows, earlier(now, CREATION_TIME)).await?;
-            let rows = rows.into_iter().zip(ours).filter(|(_, ours)| *ours).map(|(row, _)| row);
-            found.extend(rows.map(|row| Orphan {
-                provider: provider.name().clone(),
-                workspace: row.metadata.get(METADATA).cloned().unwrap_or_default(),
-                sandbox: row.sandbox_id,
-            }));
+            let Some(mut rows) = self.house.heard(provider, rows) else { continue };
+            answered.insert(provider.name().clone());
+            let own = |row: &ListedSandbox| !provider.is_local() || row.sandbox_id.parse().is_ok_and(|id| owns(&id));
+            rows.retain(|row| row.metadata.contains_key(METADATA) && own(row));
+            let ledger = self.house.creations_of(&rows).await?;
+            for row in rows {
+                let before = earlier(now, CREATION_TIME);
+                let Some(creation) = ledger.of(&row).filter(|creation| creation.at <= before).cloned() else { continue };
+                let orphan = Orphan {
+                    provider: provider.name().clone(),
+                    workspace: row.metadata.get(METADATA).cloned().unwrap_or_default(),
+                    runs: row.state == SandboxState::Running,
+                    booked: creation.provider.clone(),
+                    sandbox: row.sandbox_id,
+                };
+                let others = ledger.finished();
+                candidates.push((orphan, creation, others));
+            }
         }
         // Read last: what a record names by now is no orphan.
         let named = self.named().await?;
-        found.retain(|orphan| !named.contains(&(orphan.provider.clone(), orphan.sandbox.clone())));
-        Ok(found)
+        let orphans = candidates
+            .into_iter()
+            .filter(|(orphan, creation, others)| named.is_orphan(orphan, creation, others))
+            .map(|(orphan, ..)| orphan);
+        Ok(Found { orphans: orphans.collect(), answered })
     }
 
     /// Every sandbox that a record speaks of.
-    async fn named(&self) -> Result<HashSet<(ProviderName, String)>, OpenError> {
-        let mut named = HashSet::new();
+    async fn named(&self) -> Result<Named, OpenError> {
+        let mut named = Named { records: BTreeMap::new(), ids: HashSet::new() };
         for record in self.house.records.workspaces().await? {
             let details = read_details(&record)?;
-            let own = record.sandbox.clone().map(|sandbox| Place { provider: record.provider.clone(), sandbox });
             let moving = details.handover.into_iter().flat_map(|handover| [handover.old, handover.successor]).flatten();
-            let places = own.into_iter().chain(moving).chain(details.retired).chain(details.left_behind);
-            named.extend(places.map(|Place { provider, sandbox }| (provider, sandbox.to_string())));
+            let places = moving.chain(details.retired).chain(details.left_behind).chain(details.lost);
+            named.ids.extend(record.sandbox.iter().map(ToString::to_string));
+            named.ids.extend(places.map(|Place { sandbox, .. }| sandbox.to_string()));
+            named.records.insert(record.name.to_string(), record);
         }
         Ok(named)
     }
 
-    /// Ends all orphans, and says which.
+    /// Pauses and reports orphans that are found for the first time, and ends those that have been known for a day. Of
+    /// sandboxes of this machine's server only those are looked at that `owns` says are the caller's own.
     ///
     /// # Errors
-    /// The records cannot be read. A sandbox that could not be ended is not among those returned.
-    pub async fn sweep(&self) -> Result<Vec<Orphan>, OpenError> {
-        let mut ended = Vec::new();
-        for orphan in self.orphans().await? {
-            let Ok(provider) = self.house.orchestrator.provider(&orphan.provider) else { continue };
-            let (Ok(client), Ok(id)) = (provider.client().await, orphan.sandbox.parse::<SandboxId>()) else { continue };
-            match client.within(ANSWER_TIME).kill(&id).await {
-                Ok(_) => {
-                    info!(provider = %orphan.provider, sandbox = %id, workspace = orphan.workspace, "ended an orphan");
-                    let closed =
-                        self.house.records.close_interval(&orphan.provider, &id, self.house.settings.clock.now());
-                    if let Err(error) = closed.await {
-                        warn!(error = %chain(&error), "the end of a run was not noted");
-                    }
-                    ended.push(orphan);
+    /// The records cannot be read or written. A sandbox that could not be ended is not among those returned.
+    pub async fn sweep(&self, owns: &(dyn Fn(&SandboxId) -> bool + Sync)) -> Result<Swept, OpenError> {
+        let (records, clock) = (&self.house.records, &self.house.settings.clock);
+        let Found { orphans, answered } = self.find_orphans(owns).await?;
+        let mut known: HashMap<SandboxId, OrphanRecord> =
+            records.orphans().await?.into_iter().map(|known| (known.sandbox.clone(), known)).collect();
+        let mut swept = Swept::default();
+        for orphan in orphans {
+            let Ok(id) = orphan.sandbox.parse::<SandboxId>() else { continue };
+            // A sandbox that two names of one server list is met twice.
+            if swept.found.iter().chain(&swept.ended).any(|met| met.sandbox == orphan.sandbox) {
+                continue;
+            }
+            let Orphan { provider, workspace, .. } = orphan.clone();
+            let now = clock.now();
+            match known.remove(&id) {
+                None => {
+                    let watched = self.house.watch(&id, Duration::ZERO);
+                    records.note_orphan(&OrphanRecord { sandbox: id.clone(), provider, workspace, seen_at: now, watched }).await?;
+                    self.pause_orphan(&orphan, &id).await;
+                    swept.found.push(orphan);
                 }
-                Err(error) => warn!(sandbox = %id, %error, "an orphan could not be ended"),
+                // A sandbox that runs again after it was paused is in use.
+                Some(_) if orphan.runs && self.house.has_paused(&id) => {
+                    self.house.forget_watch(&id);
+                    let watched = self.house.watch(&id, Duration::ZERO);
+                    records.note_orphan(&OrphanRecord { sandbox: id, provider, workspace, seen_at: now, watched }).await?;
+                }
+                Some(recorded) => {
+                    let watched = self.house.watch(&id, recorded.watched).max(recorded.watched);
+                    // A clock that was ahead when it was found would keep it for as long.
+                    let seen_at = recorded.seen_at.min(now);
+                    records.note_orphan(&OrphanRecord { sandbox: id.clone(), provider, workspace, seen_at, watched }).await?;
+                    let is_due = now >= later(seen_at, ORPHAN_GRACE) && watched >= ORPHAN_GRACE;
+                    if is_due && self.end_orphan(&orphan, &id).await? {
+                        swept.ended.push(orphan);
+                    }
+                }
             }
         }
-        Ok(ended)
+        // What a provider does not list any more, or a record names by now, is none.
+        let named = self.named().await?;
+        for (id, recorded) in known {
+            if answered.contains(&recorded.provider) || named.ids.contains(id.as_str()) {
+                self.house.forget_watch(&id);
+                records.forget_orphan(&id).await?;
+            }
+        }
+        Ok(swept)
+    }
+
+    async fn pause_orphan(&self, orphan: &Orphan, id: &SandboxId) {
+        let Orphan { provider, workspace, .. } = orphan;
+        let paused = match self.house.orchestrator.provider(provider) {
+            Ok(provider) if orphan.runs => match provider.client().await {
+                Ok(client) => match client.within(ANSWER_TIME).pause(id, Pause::default()).await {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(error.to_string()),
+                },
+                Err(error) => Err(error.to_string()),
+            },
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        };
+        let how = match paused {
+            Ok(()) => {
+                self.house.note_paused(id);
+                self.close_booked(orphan, id).await;
+                "it is paused".to_owned()
+            }
+            Err(error) => format!("it could not be paused: {error}"),
+        };
+        warn!(
+            %provider, sandbox = %id, workspace,
+            "a sandbox that was made for workspace {workspace} is in no record; {how}. It is ended after {} hours unless \
+             `sandbar workspace attach {workspace} {id}` takes it",
+            ORPHAN_GRACE.as_secs() / 3600,
+        );
+    }
+
+    async fn end_orphan(&self, orphan: &Orphan, id: &SandboxId) -> Result<bool, OpenError> {
+        let Ok(provider) = self.house.orchestrator.provider(&orphan.provider) else { return Ok(false) };
+        let Ok(client) = provider.client().await else { return Ok(false) };
+        // Pauses and answers of other providers took time.
+        if self.named().await?.ids.contains(id.as_str()) {
+            return Ok(false);
+        }
+        match client.within(ANSWER_TIME).kill(id).await {
+            Ok(_) => {
+                info!(provider = %orphan.provider, sandbox = %id, workspace = orphan.workspace, "ended an orphan");
+                self.close_booked(orphan, id).await;
+                self.house.forget_watch(id);
+                self.house.records.forget_orphan(id).await?;
+                Ok(true)
+            }
+            Err(error) => {
+                warn!(sandbox = %id, %error, "an orphan could not be ended");
+                Ok(false)
+            }
+        }
+    }
+
+    async fn close_booked(&self, orphan: &Orphan, id: &SandboxId) {
+        let closed = self.house.records.close_interval(&orphan.booked, id, self.house.settings.clock.now());
+        if let Err(error) = closed.await {
+            warn!(error = %chain(&error), "the end of a run was not noted");
+        }
+    }
+}
+
+impl Named {
+    /// Whether no record names the sandbox, and its workspace can do without it.
+    fn is_orphan(&self, orphan: &Orphan, creation: &Creation, finished: &HashMap<SandboxId, Timestamp>) -> bool {
+        if self.ids.contains(&orphan.sandbox) {
+            return false;
+        }
+        let Some(record) = self.records.get(&orphan.workspace) else { return true };
+        // While a workspace is set up, moves or has no sandbox, this one may be the one it gets.
+        let at_rest = record.state == WorkspaceState::Ready;
+        let made_later = |own: &SandboxId| finished.get(own).is_some_and(|at| *at > creation.at);
+        at_rest && record.sandbox.as_ref().is_some_and(made_later)
+    }
+}
+
+/// The creations that these records know, of a while.
+pub(crate) struct Creations(Vec<Creation>);
+
+impl Creations {
+    /// Which one made a sandbox. None where these records did not ask for it, or it is a copy of one that they asked for.
+    pub(crate) fn of(&self, row: &ListedSandbox) -> Option<&Creation> {
+        let id: Uuid = row.metadata.get(CREATION)?.parse().ok()?;
+        let creation = self.0.iter().find(|creation| creation.id == id)?;
+        creation.sandbox.as_ref().is_none_or(|made| made.as_str() == row.sandbox_id).then_some(creation)
+    }
+
+    /// When those sandboxes were asked for that were made.
+    fn finished(&self) -> HashMap<SandboxId, Timestamp> {
+        self.0.iter().filter_map(|creation| Some((creation.sandbox.clone()?, creation.at))).collect()
     }
 }
 
@@ -130,12 +311,37 @@ impl House {
         }
     }
 
+    /// How long an orphan has been watched, by what was recorded and by this process.
+    fn watch(&self, id: &SandboxId, before: Duration) -> Duration {
+        let now = self.settings.clock.steady();
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = Watched { before, since: now, paused: false };
+        let Watched { before, since, .. } = *watched.entry(id.clone()).or_insert(fresh);
+        before + now.saturating_sub(since)
+    }
+
+    fn has_paused(&self, id: &SandboxId) -> bool {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.get(id).is_some_and(|watched| watched.paused)
+    }
+
+    fn note_paused(&self, id: &SandboxId) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watched) = watched.get_mut(id) {
+            watched.paused = true;
+        }
+    }
+
+    fn forget_watch(&self, id: &SandboxId) {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
     /// Providers that were ever asked for a sandbox, for a project or for any. Others have none, and the local one would be
     /// started by the question.
     pub(crate) async fn asked_for(&self, project: Option<&ProjectId>) -> Vec<&Provider> {
         let query = UsageQuery { project: project.map(ToString::to_string), ..UsageQuery::default() };
         let asked: HashSet<ProviderName> = match self.records.usage(&query).await {
-            Ok(used) => used.creations.into_iter().map(|creation| creation.provider).collect(),
+            Ok(used) => used.creations.into_iter().map(|creation| self.orchestrator.real_name(creation.provider)).collect(),
             Err(error) => {
                 warn!(error = %chain(&error), "the books cannot be read");
                 HashSet::new()
@@ -145,18 +351,11 @@ impl House {
         self.orchestrator.providers().iter().filter(usable).collect()
     }
 
-    /// Which of these sandboxes were made by way of these records, before `before`. Others, of whoever has the same key, are
-    /// nobody's business here.
-    pub(crate) async fn ours(&self, rows: &[ListedSandbox], before: Timestamp) -> Result<Vec<bool>, RecordsError> {
+    /// The creations by which these sandboxes may have been made. Others, of whoever has the same key, are not ours.
+    pub(crate) async fn creations_of(&self, rows: &[ListedSandbox]) -> Result<Creations, RecordsError> {
         let started = rows.iter().filter_map(|row| row.started_at.parse::<Timestamp>().ok()).min();
-        let Some(started) = started else { return Ok(vec![false; rows.len()]) };
+        let Some(started) = started else { return Ok(Creations(Vec::new())) };
         let query = UsageQuery { since: Some(earlier(started, SKEW)), ..UsageQuery::default() };
-        let creations = self.records.usage(&query).await?.creations;
-        let known: HashSet<Uuid> =
-            creations.iter().filter(|creation| creation.at <= before).map(|creation| creation.id).collect();
-        let ours = |row: &ListedSandbox| {
-            row.metadata.get(CREATION).and_then(|id| id.parse().ok()).is_some_and(|id: Uuid| known.contains(&id))
-        };
-        Ok(rows.iter().map(ours).collect())
+        Ok(Creations(self.records.usage(&query).await?.creations))
     }
 }

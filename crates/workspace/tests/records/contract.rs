@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use sandbar_workspace::ledger::Usd;
 use sandbar_workspace::provider::Breaker;
 use sandbar_workspace::records::{
-    ChangeError, Creation, Interval, Lease, LeaseError, Payer, Records, Size, Spoken, Stored, Tokens, UsageQuery,
+    ChangeError, Creation, Interval, Lease, LeaseError, OrphanRecord, Payer, Records, Size, Spoken, Stored, Tokens, UsageQuery,
     UsageRows, Warning, WorkspaceRecord, WorkspaceState,
 };
 use sandbar_workspace::{ProviderName, WorkspaceName};
@@ -45,6 +45,7 @@ contract! {
     usage_is_found_by_time_project_and_provider,
     a_warning_is_given_once,
     health_changes_only_for_who_has_seen_the_last,
+    an_orphan_is_known_until_it_is_forgotten,
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -369,4 +370,20 @@ async fn health_changes_only_for_who_has_seen_the_last(Pair { one, two, .. }: Pa
         assert_eq!((now.breaker, now.reason.as_str()), (breaker, "no answer"));
     }
     assert_eq!(two.health(&provider("other")).await.expect("read").breaker, Breaker::Healthy);
+}
+
+async fn an_orphan_is_known_until_it_is_forgotten(Pair { one, two, .. }: Pair) {
+    let orphan = |seen: i64, watched: u64| OrphanRecord {
+        sandbox: "i1".parse().expect("an id"),
+        provider: provider("e2b"),
+        workspace: "shop".to_owned(),
+        seen_at: at(seen),
+        watched: Duration::from_secs(watched),
+    };
+    one.note_orphan(&orphan(100, 0)).await.expect("written");
+    two.note_orphan(&orphan(90, 60)).await.expect("written");
+    assert_eq!(one.orphans().await.expect("read"), [orphan(90, 60)]);
+    one.forget_orphan(&orphan(0, 0).sandbox).await.expect("forgotten");
+    one.forget_orphan(&orphan(0, 0).sandbox).await.expect("forgetting what is absent succeeds");
+    assert_eq!(two.orphans().await.expect("read"), []);
 }

@@ -6,8 +6,10 @@ use crate::support::{Program, eventually};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 use uuid::Uuid;
-use workspace::METADATA;
-use workspace::records::{Creation, DatabaseRecords, Payer, UsageRecords as _};
+use workspace::records::{
+    Creation, DatabaseRecords, OrphanRecord, OrphanRecords as _, Payer, UsageRecords as _,
+};
+use workspace::{METADATA, ORPHAN_GRACE};
 
 /// More than two lives of a sandbox of the plan below, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -132,16 +134,21 @@ fn down_saves_the_studios_workspaces_and_notes_their_end() {
     assert!(text(&back.stderr).contains("was ended after its files were saved"), "{back:?}");
 }
 
-/// Notes that a sandbox was asked for so long ago, and makes one of that creation that no record of a workspace names.
-fn orphan(user: &User, sandbox: &Program, asked: SignedDuration) -> String {
-    let id = Uuid::new_v4();
+/// The records of a user.
+async fn records(user: &User) -> DatabaseRecords {
     let url = format!("sqlite://{}", user.home.path().join("data/sandbar/workspaces/records.sqlite").display());
+    DatabaseRecords::open(&url.into()).await.expect("the user's records")
+}
+
+/// Notes that a sandbox was asked for so long ago, and makes one of that creation that no record of a workspace names.
+fn orphan(user: &User, sandbox: &Program, provider: &str, asked: SignedDuration) -> String {
+    let id = Uuid::new_v4();
     let payer = Payer { project: "shop".to_owned(), job: None };
-    let provider = "local".parse().expect("a name");
+    let provider = provider.parse().expect("a name");
     let creation = Creation { id, at: Timestamp::now() - asked, provider, payer, sandbox: None };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let records = DatabaseRecords::open(&url.into()).await.expect("the user's records");
+        let records = records(user).await;
         records.begin_creation(&creation).await.expect("noted");
         records.close().await.expect("closed");
     });
@@ -149,21 +156,103 @@ fn orphan(user: &User, sandbox: &Program, asked: SignedDuration) -> String {
     sandbox.must(&["create", "--timeout", "1h", "-m", &pairs[0], "-m", &pairs[1]]).trim().to_owned()
 }
 
+/// Lets a day pass for what sweeps have found.
+fn age_orphans(user: &User) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let records = records(user).await;
+        for orphan in records.orphans().await.expect("read") {
+            let (seen_at, watched) = (orphan.seen_at - ORPHAN_GRACE, orphan.watched + ORPHAN_GRACE);
+            records.note_orphan(&OrphanRecord { seen_at, watched, ..orphan }).await.expect("written");
+        }
+        records.close().await.expect("closed");
+    });
+}
+
 #[test]
-fn a_sandbox_that_nobody_waited_for_is_ended_by_the_server_and_a_new_one_is_not() {
+fn an_orphan_is_paused_reported_and_ended_after_a_day_and_a_new_one_is_left() {
     let user = User::with(|program| program);
     user.configure("listen = \"127.0.0.1:0\"\n");
     let _down = Down(&user);
     let own = of(&user.workspace.json(&["create", "shop"]), "sandboxID");
     let sandbox = Program::new("sandbox").variable("XDG_DATA_HOME", user.home.path().join("data"));
-    let old = orphan(&user, &sandbox, SignedDuration::from_mins(10));
-    let new = orphan(&user, &sandbox, SignedDuration::ZERO);
+    let old = orphan(&user, &sandbox, "local", SignedDuration::from_mins(10));
+    let new = orphan(&user, &sandbox, "local", SignedDuration::ZERO);
 
-    kill_server(&user);
-    unreachable(&user);
-    assert_eq!(user.says("shop", "echo hi"), "hi\n", "another server takes over");
+    let take_over = || {
+        kill_server(&user);
+        unreachable(&user);
+        assert_eq!(user.says("shop", "echo hi"), "hi\n", "another server takes over");
+    };
+    take_over();
+    eventually("the orphan is reported", PATIENCE, || {
+        text(&user.workspace.run(&["list"]).stderr).contains(&format!("attach shop {old}")).then_some(())
+    });
+    assert_eq!(of(&sandbox.json(&["info", &old]), "state"), "paused");
+    let doctor = Program::new("doctor").variable("XDG_DATA_HOME", user.home.path().join("data")).run(&["--json"]);
+    assert!(text(&doctor.stdout).contains(&old), "{doctor:?}");
+
+    age_orphans(&user);
+    take_over();
     let there = || sandbox.must(&["list", "--quiet"]).lines().map(str::to_owned).collect::<Vec<_>>();
-    eventually("the old one is ended", PATIENCE, || (!there().contains(&old)).then_some(()));
+    eventually("the orphan is ended", PATIENCE, || (!there().contains(&old)).then_some(()));
     let there = there();
     assert!(there.contains(&own) && there.contains(&new), "another process may still be making it: {there:?}");
+}
+
+/// The variables that a server prints, in the terminal of a user and of a second server with the same records.
+#[test]
+fn two_names_and_two_servers_end_no_workspace() {
+    let user = User::with(|program| program);
+    user.configure("listen = \"127.0.0.1:0\"\n");
+    let _down = Down(&user);
+    let own = of(&user.workspace.json(&["create", "shop"]), "sandboxID");
+    user.says("shop", "echo unsaved >file");
+    let data = user.home.path().join("data/sandbar");
+    let note: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(data.join("server.json")).expect("a server runs")).expect("JSON");
+    let url = of(&note, "url").replace("127.0.0.1", "localhost");
+    let printed = |program: Program| {
+        let program = program.variable("XDG_DATA_HOME", user.home.path().join("data"));
+        let program = program.variable("XDG_CONFIG_HOME", user.home.path().join("config"));
+        let program = program.variable("E2B_API_KEY", of(&note, "api_key")).variable("E2B_API_URL", &url);
+        program.variable("E2B_SANDBOX_URL", &url)
+    };
+    let pasted = printed(Program::new("workspace"));
+    let second = pasted.json(&["create", "pasted"]);
+    assert_eq!(of(&second, "provider"), "local", "the printed variables name this machine: {second}");
+    assert_eq!(user.says("pasted", "echo hi"), "hi\n", "also without the variables");
+
+    // A second server with the same records, to which the first one is a provider of another name.
+    let sandbox = Program::new("sandbox").variable("XDG_DATA_HOME", user.home.path().join("data"));
+    let old = orphan(&user, &sandbox, "e2b", SignedDuration::from_mins(10));
+    let other = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
+    let other_data = other.path().to_str().expect("text");
+    let _other_down = DownAt(&user, other_data);
+    let third = pasted.json(&["--data", other_data, "create", "third", "--provider", "local"]);
+    let third = of(&third, "sandboxID");
+    eventually("the second server has swept", PATIENCE, || {
+        text(&user.workspace.run(&["list"]).stderr).contains(&format!("attach shop {old}")).then_some(())
+    });
+    age_orphans(&user);
+    let running = |program: &Program, id: &str| of(&program.json(&["info", id]), "state");
+    assert_eq!((running(&sandbox, &own), running(&sandbox, &user.sandbox("pasted"))), ("running".into(), "running".into()));
+    kill_server(&user);
+    unreachable(&user);
+    assert_eq!(user.says("shop", "cat file"), "unsaved\n");
+    eventually("the first server has swept", PATIENCE, || {
+        (!sandbox.must(&["list", "--quiet"]).contains(&old)).then_some(())
+    });
+    assert_eq!((running(&sandbox, &own), running(&sandbox, &user.sandbox("pasted"))), ("running".into(), "running".into()));
+    let elsewhere = Program::new("sandbox").variable("SANDBAR_DATA", other.path());
+    assert_eq!(running(&elsewhere, &third), "running");
+}
+
+/// Ends the server of another data directory.
+struct DownAt<'a>(&'a User, &'a str);
+
+impl Drop for DownAt<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.down.run(&["--yes", "--data", self.1]);
+    }
 }
