@@ -8,13 +8,13 @@
 
 use crate::config::Config;
 use crate::workspace::house::{Due, House};
-use jiff::Timestamp;
 use node::Node;
 use sdk::SandboxId;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use workspace::provider::LocalEndpoint;
@@ -131,7 +131,8 @@ struct Rounds {
 struct Known {
     /// As it was then. Whoever worked there since may have changed when something is due.
     view: WorkspaceView,
-    next: Timestamp,
+    /// By a clock that does not jump.
+    next: Instant,
     /// What was said about it last, so that it is not said at every look.
     trouble: Option<String>,
 }
@@ -151,7 +152,7 @@ impl Rounds {
         self.unreadable = false;
         let names: HashSet<&WorkspaceName> = views.iter().map(|view| &view.workspace).collect();
         self.known.retain(|name, _| names.contains(name));
-        let now = Timestamp::now();
+        let now = Instant::now();
         for view in views {
             let name = view.workspace.clone();
             let trouble = match self.known.get(&name) {
@@ -192,7 +193,7 @@ impl Rounds {
         let Some(known) = self.known.get_mut(&name) else { return };
         let trouble = match attended {
             Ok(Attended { next, attendance }) => {
-                known.next = next;
+                known.next = Instant::now() + next;
                 match attendance {
                     Attendance::Failed(error) => Some(format!("{:#}", anyhow::Error::new(error))),
                     Attendance::Done => {

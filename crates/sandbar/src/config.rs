@@ -14,7 +14,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workspace::ProviderName;
-use workspace::config::{BudgetConfig, ObjectsConfig, OwnServer, ProviderConfig, ProviderKind, RecordsConfig, WorkspaceConfig};
+use workspace::config::{
+    BudgetConfig, ObjectsConfig, OwnServer, ProviderConfig, ProviderKind, RecordsConfig, WorkspaceConfig,
+};
 
 /// What a configuration file may say. `sandbar up --help` shows an example.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 //! Two clocks: the wall clock, which other processes and people have too and which can be set, and a steady clock of this
 //! machine, which only goes forward. What has to last for a while in this process is measured by the steady one.
 
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -23,20 +23,34 @@ pub enum Clock {
     Manual(Arc<ManualClock>),
 }
 
-/// A clock that only a test moves. Begins at the machine's time.
+/// A clock that a test moves. Begins at the machine's time.
 #[derive(Debug)]
 pub struct ManualClock {
     wall_us: AtomicI64,
     steady_us: AtomicI64,
+    ticks_since: Option<Instant>,
 }
 
 impl Default for ManualClock {
     fn default() -> Self {
-        Self { wall_us: AtomicI64::new(Timestamp::now().as_microsecond()), steady_us: AtomicI64::new(0) }
+        Self {
+            wall_us: AtomicI64::new(Timestamp::now().as_microsecond()),
+            steady_us: AtomicI64::new(0),
+            ticks_since: None,
+        }
     }
 }
 
 impl ManualClock {
+    /// Goes with tokio's time, too.
+    pub fn ticking() -> Self {
+        Self { ticks_since: Some(Instant::now()), ..Self::default() }
+    }
+
+    fn ticked(&self) -> Duration {
+        self.ticks_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     /// Time passes.
     pub fn advance(&self, span: Duration) {
         let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
@@ -62,7 +76,8 @@ impl Clock {
             Self::System => Timestamp::now(),
             Self::Tokio { from, since } => later(*from, since.elapsed()),
             Self::Manual(manual) => {
-                Timestamp::from_microsecond(manual.wall_us.load(Ordering::SeqCst)).unwrap_or(Timestamp::MAX)
+                let wall = Timestamp::from_microsecond(manual.wall_us.load(Ordering::SeqCst));
+                later(wall.unwrap_or(Timestamp::MAX), manual.ticked())
             }
         }
     }
@@ -74,7 +89,8 @@ impl Clock {
             Self::System => Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default(),
             Self::Tokio { since, .. } => since.elapsed(),
             Self::Manual(manual) => {
-                Duration::from_micros(u64::try_from(manual.steady_us.load(Ordering::SeqCst)).unwrap_or_default())
+                let steady = u64::try_from(manual.steady_us.load(Ordering::SeqCst)).unwrap_or_default();
+                Duration::from_micros(steady) + manual.ticked()
             }
         }
     }

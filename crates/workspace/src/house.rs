@@ -9,9 +9,10 @@ use sdk::SandboxId;
 use tracing::warn;
 
 use crate::chain::chain;
+use crate::clock::later;
 use crate::events::Observer;
 use crate::ledger::Ledger;
-use crate::name::ProviderName;
+use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Orchestrator;
 use crate::records::{Records, Stored};
 use crate::settings::Settings;
@@ -38,6 +39,19 @@ pub(crate) struct House {
     pub(crate) silent: Mutex<HashSet<ProviderName>>,
     /// Orphans that this process watches.
     pub(crate) watched: Mutex<HashMap<SandboxId, Watched>>,
+    /// Leases of other processes that end later than a new one would.
+    pub(crate) seen_leases: Mutex<HashMap<WorkspaceName, SeenLease>>,
+    /// By the wall clock and by the steady one.
+    began: (Timestamp, Duration),
+}
+
+/// A lease that ends later than a new one would.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SeenLease {
+    pub(crate) fence: i64,
+    pub(crate) until: Timestamp,
+    /// Since when it has not changed, by the steady clock.
+    pub(crate) since: Duration,
 }
 
 /// For how long this process has watched an orphan.
@@ -53,11 +67,30 @@ pub(crate) struct Watched {
 
 impl From<Parts> for House {
     fn from(Parts { orchestrator, records, snapshots, ledger, observer, settings }: Parts) -> Self {
-        Self { orchestrator, records, snapshots, ledger, observer, settings, silent: Mutex::default(), watched: Mutex::default() }
+        let began = (settings.clock.now(), settings.clock.steady());
+        Self {
+            orchestrator,
+            records,
+            snapshots,
+            ledger,
+            observer,
+            settings,
+            silent: Mutex::default(),
+            watched: Mutex::default(),
+            seen_leases: Mutex::default(),
+            began,
+        }
     }
 }
 
 impl House {
+    /// The wall clock as it was when this process began, with the time that has passed since by the steady clock: it does not
+    /// jump when the clock is set. Only for this process: what others read carries the wall clock's time.
+    pub(crate) fn stable_now(&self) -> Timestamp {
+        let (wall, steady) = self.began;
+        later(wall, self.settings.clock.steady().saturating_sub(steady))
+    }
+
     /// Notes how much the store keeps for a project. A book that cannot be written now is right again after the next save.
     pub(crate) async fn note_stored(&self, project: &ProjectId, at: Timestamp) {
         let bytes = match self.snapshots.stored_bytes(project).await {

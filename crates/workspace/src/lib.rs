@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod mask;
 mod name;
 pub mod phase;
+pub mod process;
 pub mod provider;
 pub mod records;
 mod settings;

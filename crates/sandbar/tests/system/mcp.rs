@@ -173,6 +173,31 @@ async fn a_workspace_is_worked_in_and_given_back() {
     workspace.must(&["destroy", "shop", "--yes"]);
 }
 
+/// A laptop that sleeps: the lease runs out, another command works there, and the server goes on afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_stopped_for_a_while_takes_its_workspace_again() {
+    let server = Server::with(&["--ephemeral"]);
+    let home = tempfile::tempdir().expect("a directory");
+    let program = |word| {
+        let program = Program::new(word).at(&server).variable("XDG_DATA_HOME", home.path().join("data"));
+        program.variable("XDG_CONFIG_HOME", home.path().join("config"))
+    };
+    let workspace = program("workspace");
+    workspace.must(&["create", "shop"]);
+    let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
+    assert_eq!(client.bash("echo first >file; cat file").await, "first\n[exit 0]");
+    testing::signal(client.pid, "STOP");
+    workspace.must(&["exec", "shop", "--wait", "60s", "--", "sh", "-c", "echo second >>project/file"]);
+    testing::signal(client.pid, "CONT");
+    let result = client.call("bash", json!({ "command": "cat file" })).await;
+    let texts: Vec<_> = result.content.iter().filter_map(|block| Some(block.as_text()?.text.clone())).collect();
+    assert!(result.is_error != Some(true) && texts.concat().contains("first\nsecond\n"), "{texts:?}");
+    assert!(texts.concat().contains("Another process worked in this workspace"), "{texts:?}");
+    assert_eq!(client.bash("echo third >>file; tail -n 1 file").await, "third\n[exit 0]");
+    client.leave().await;
+    workspace.must(&["destroy", "shop", "--yes"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_is_there_before_the_server_is_told_so_and_then_served() {
     let mut server = Server::with(&["--ephemeral"]);

@@ -128,6 +128,8 @@ pub(super) mod job {
         pub broken_off: i64,
         pub watched: bool,
         pub preview_loaded: bool,
+        /// The process that has the lease.
+        pub lease_owner: Option<String>,
     }
 
     #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -12,8 +12,10 @@ use sea_orm::{
     QueryOrder, QuerySelect, TransactionTrait,
 };
 use serde_json::{Map, Value};
+use tracing::info;
 use uuid::Uuid;
 use workspace::WorkspaceName;
+use workspace::process::{self, Liveness};
 use workspace::setup::PROJECT_DIRECTORY;
 
 use super::entity::{event, job, project, screenshot};
@@ -28,6 +30,9 @@ use crate::job::{Status, Step, next};
 
 /// In one statement: there is a limit to how many values one takes.
 const LOOKED_UP: usize = 500;
+
+/// How long a job rests at most before it is tried again.
+pub(crate) const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The name of the workspace in which a job is built.
 fn workspace_of(id: &JobId) -> String {
@@ -112,6 +117,7 @@ impl Records {
             attempt: 0,
             claim: None,
             lease_until_us: 0,
+            lease_owner: None,
             cancel_asked: false,
             settled: false,
             events: number(events.len() as u64),
@@ -233,11 +239,59 @@ impl Records {
     }
 
     /// Takes the oldest job that has something left to be done and that nobody has, or the one that is named if it is such a job, for
-    /// as long as `lease`: one statement, so that of two who want the same one gets it.
+    /// as long as `lease`: one statement, so that of two who want the same one gets it. Leases that hold nothing any more are
+    /// no obstacle.
     ///
     /// # Errors
     /// The records cannot be written.
     pub async fn claim(&self, lease: Duration, only: Option<&JobId>) -> Result<Option<JobRecord>, RecordsError> {
+        match self.claim_free(lease, only).await? {
+            None if self.void_leases(lease).await? => self.claim_free(lease, only).await,
+            claimed => Ok(claimed),
+        }
+    }
+
+    /// Ends the leases of processes that are gone, and those that end later than any lease can: they were written under a clock
+    /// that was ahead. Says whether there were any.
+    async fn void_leases(&self, lease: Duration) -> Result<bool, RecordsError> {
+        let now = Timestamp::now();
+        let held = job::Entity::find()
+            .select_only()
+            .columns([job::Column::Id, job::Column::Attempt, job::Column::LeaseUntilUs, job::Column::LeaseOwner])
+            .filter(job::Column::Settled.eq(false))
+            .filter(job::Column::LeaseUntilUs.gte(now.as_microsecond()))
+            .into_tuple::<(String, i64, i64, Option<String>)>()
+            .all(&self.reading)
+            .await
+            .map_err(cannot("read"))?;
+        let latest = after(now, lease.max(LONGEST_REST) + process::CLOCK_SKEW);
+        let mut voided = false;
+        for (id, attempt, until, owner) in held {
+            let void = match owner.as_deref().map_or(Liveness::Unknown, process::liveness) {
+                Liveness::Gone => true,
+                Liveness::Unknown => until > latest,
+                // It renews its lease by the clock as it is now.
+                Liveness::Alive => false,
+            };
+            if !void {
+                continue;
+            }
+            // Later than none: its worker broke off.
+            let ended = job::Entity::update_many()
+                .col_expr(job::Column::LeaseUntilUs, Expr::value(1_i64))
+                .filter(job::Column::Id.eq(id.as_str()))
+                .filter(job::Column::Attempt.eq(attempt))
+                .filter(job::Column::LeaseUntilUs.eq(until))
+                .exec(&self.database)
+                .await
+                .map_err(cannot("write"))?;
+            voided |= ended.rows_affected > 0;
+            info!(job = id, attempt, owner, "the lease of a job is void: its process is gone, or its clock was ahead");
+        }
+        Ok(voided)
+    }
+
+    async fn claim_free(&self, lease: Duration, only: Option<&JobId>) -> Result<Option<JobRecord>, RecordsError> {
         let (now, claim) = (Timestamp::now(), Uuid::new_v4().to_string());
         let free = || {
             Condition::all()
@@ -269,6 +323,7 @@ impl Records {
             .col_expr(job::Column::BrokenOff, Expr::col(job::Column::BrokenOff).add(left))
             .col_expr(job::Column::Claim, Expr::value(claim.as_str()))
             .col_expr(job::Column::LeaseUntilUs, Expr::value(after(now, lease)))
+            .col_expr(job::Column::LeaseOwner, Expr::value(process::this()))
             .filter(job::Column::Id.in_subquery(oldest))
             .filter(free())
             .exec(&self.database)
@@ -307,6 +362,7 @@ impl Records {
         let free_at = if rest.is_zero() { 0 } else { after(Timestamp::now(), rest) };
         job::Entity::update_many()
             .col_expr(job::Column::LeaseUntilUs, Expr::value(free_at))
+            .col_expr(job::Column::LeaseOwner, Expr::value(None::<String>))
             .filter(job::Column::Id.eq(id.as_str()))
             .filter(job::Column::Attempt.eq(attempt))
             .exec(&self.database)

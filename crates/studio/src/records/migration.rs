@@ -18,6 +18,7 @@ impl MigratorTrait for Migrator {
             Box::new(Timeline),
             Box::new(Errands),
             Box::new(BrokenOff),
+            Box::new(LeaseOwner),
             Box::new(Viewers),
         ]
     }
@@ -205,6 +206,22 @@ impl MigrationName for BrokenOff {
 impl MigrationTrait for BrokenOff {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         add_column(manager, "studio_job", "broken_off", big_integer("broken_off").default(0).to_owned()).await
+    }
+}
+
+/// Which process has a job's lease.
+struct LeaseOwner;
+
+impl MigrationName for LeaseOwner {
+    fn name(&self) -> &str {
+        "m0006_lease_owner"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for LeaseOwner {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        add_column(manager, "studio_job", "lease_owner", string_null("lease_owner")).await
     }
 }
 

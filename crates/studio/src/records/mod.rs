@@ -20,6 +20,7 @@ use sdk::Secret;
 use sea_orm::{DatabaseConnection, DbErr};
 
 use self::entity::job;
+pub(crate) use self::jobs::LONGEST_REST;
 use self::migration::Migrator;
 pub use self::model::{Change, Held, JobRecord, NewJob, Spec};
 pub use self::pictures::NewPicture;

@@ -25,14 +25,13 @@ use crate::chain;
 use crate::error::StudioError;
 use crate::id::ScreenshotId;
 use crate::job::{Status, Step, next};
-use crate::records::{Change, Held, JobRecord, NewPicture};
+use crate::records::{Change, Held, JobRecord, LONGEST_REST, NewPicture};
 use crate::studio::Studio;
 
 /// Workers that may break off with a job between two turns of its model. One that ends them all is not given to another.
 const MOST_BROKEN_OFF: i64 = 10;
-/// Before a job that could not be gone on with is tried again, at first and at last.
+/// Before a job that could not be gone on with is tried again, at first.
 const AGAIN: Duration = Duration::from_secs(5);
-const AGAIN_AT_LAST: Duration = Duration::from_secs(60);
 /// A browser that takes longer takes no picture.
 const PHOTOGRAPH: Duration = Duration::from_secs(120);
 /// How often the worker looks whether a page has loaded the preview.
@@ -100,7 +99,7 @@ pub(super) async fn build(
 /// Longer each time: whatever is wrong may take a while to pass.
 fn again(broken_off: i64) -> Duration {
     let doublings = u32::try_from(broken_off.clamp(0, 10)).unwrap_or_default();
-    (AGAIN * 2_u32.pow(doublings)).min(AGAIN_AT_LAST)
+    (AGAIN * 2_u32.pow(doublings)).min(LONGEST_REST)
 }
 
 pub(super) struct Work<'a, H> {

@@ -216,6 +216,42 @@ async fn claims(one: &Records, two: &Records) {
     assert!(two.forget(id, 4).await.expect("asked"));
 }
 
+/// A lease of a process that is gone, or that was written under a clock that was ahead, keeps nobody from building.
+async fn void_leases(url: &str, one: &Records, two: &Records) {
+    const SHORT: Duration = Duration::from_secs(15);
+    let kim = one.add_user("kim", &digest(), 1).await.expect("added");
+    let job = one.take_in(&new_job(one, &kim, "shop").await).await.expect("asked").expect("taken in");
+    let claimed = one.claim(SHORT, Some(&job.id)).await.expect("asked").expect("free");
+    assert!(two.claim(SHORT, Some(&job.id)).await.expect("asked").is_none(), "its process runs");
+    let mut child = std::process::Command::new("true").spawn().expect("it starts");
+    child.wait().expect("it ends");
+    let me = workspace::process::this();
+    let (_, facts) = me.split_once(" [").expect("what programs read");
+    let gone = format!("process {} on here [1 {}", child.id(), facts.split_once(' ').expect("more").1);
+    let (soon, far) =
+        (Timestamp::now() + SignedDuration::from_secs(10), Timestamp::now() + SignedDuration::from_hours(1));
+    let database = database::connect(url).await.expect("the database");
+    let mut attempt = claimed.attempt;
+    for (owner, until, free) in [
+        (gone.as_str(), soon, true),
+        (me.as_str(), far, false),
+        ("process 1 on elsewhere", soon, false),
+        ("process 1 on elsewhere", far, true),
+    ] {
+        let write = format!(
+            "UPDATE studio_job SET lease_owner = '{owner}', lease_until_us = {} WHERE id = '{}'",
+            until.as_microsecond(),
+            job.id
+        );
+        database.execute_unprepared(&write).await.expect("written");
+        let taken = two.claim(SHORT, Some(&job.id)).await.expect("asked");
+        assert_eq!(taken.is_some(), free, "{owner} until {until}");
+        attempt = taken.map_or(attempt, |job| job.attempt);
+    }
+    let done = Change { settled: Some(true), ..Change::default() };
+    assert!(one.change(&job.id, Held::By(attempt), done, Vec::new()).await.expect("asked").is_some());
+}
+
 /// Events have no gaps, whoever writes them, and a read in pieces has them all.
 async fn events(one: &Records, two: &Records) {
     let dan = one.add_user("dan", &digest(), 1).await.expect("added");
@@ -292,6 +328,7 @@ async fn contract(url: &str) {
     credits_are_spent_once(&one, &two).await;
     deleted(&one, &two).await;
     claims(&one, &two).await;
+    void_leases(url, &one, &two).await;
     events(&one, &two).await;
 }
 

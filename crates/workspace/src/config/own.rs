@@ -131,7 +131,8 @@ mod tests {
             api_url: Some("http://localhost:4980".to_owned()),
             ..ProviderConfig::new(name.parse().expect("a name"), ProviderKind::E2b)
         };
-        let mut config = WorkspaceConfig { providers: vec![box_of("one"), box_of("two")], ..WorkspaceConfig::default() };
+        let mut config =
+            WorkspaceConfig { providers: vec![box_of("one"), box_of("two")], ..WorkspaceConfig::default() };
         config.unify(&own);
         assert_eq!(names(&config), ["one"]);
         assert_eq!(config.providers[0].kind, ProviderKind::Local);

@@ -10,7 +10,8 @@ use sdk::SandboxId;
 use uuid::Uuid;
 
 use super::model::{
-    Creation, Health, Interval, Lease, OrphanRecord, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord,
+    Creation, Health, Interval, Lease, OrphanRecord, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning,
+    WorkspaceRecord,
 };
 use super::port::{
     ChangeError, HealthRecords, LeaseError, Leases, OrphanRecords, RecordsError, UsageRecords, WorkspaceRecords,
@@ -119,8 +120,8 @@ impl Leases for MemoryRecords {
     ) -> Result<Lease, LeaseError> {
         let mut held = self.held();
         let before = held.leases.get(workspace);
-        if let Some(Lease { owner, until, .. }) = before.filter(|lease| lease.until > now) {
-            return Err(LeaseError::Held { workspace: workspace.clone(), owner: owner.clone(), until: *until });
+        if let Some(Lease { workspace, owner, fence, until }) = before.filter(|lease| lease.until > now).cloned() {
+            return Err(LeaseError::Held { workspace, owner, fence, until });
         }
         let fence = before.map_or(0, |lease| lease.fence) + 1;
         let lease = Lease { workspace: workspace.clone(), owner: owner.to_owned(), fence, until: later(now, time) };
@@ -138,9 +139,9 @@ impl Leases for MemoryRecords {
         }
     }
 
-    async fn break_lease(&self, workspace: &WorkspaceName, owner: &str) -> Result<(), RecordsError> {
-        if let Some(lease) = self.held().leases.get_mut(workspace).filter(|lease| lease.owner == owner) {
-            lease.until = Timestamp::UNIX_EPOCH;
+    async fn break_lease(&self, lease: &Lease) -> Result<(), RecordsError> {
+        if let Some(held) = self.held().leases.get_mut(&lease.workspace).filter(|held| *held == lease) {
+            held.until = Timestamp::UNIX_EPOCH;
         }
         Ok(())
     }

@@ -14,9 +14,10 @@ mod workspaces;
 pub use database::DatabaseRecords;
 pub use memory::MemoryRecords;
 pub use model::{
-    Creation, Health, Interval, Lease, OrphanRecord, Payer, Size, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning,
-    WorkspaceRecord, WorkspaceState,
+    Creation, Health, Interval, Lease, OrphanRecord, Payer, Size, Spoken, Stored, Tokens, UsageQuery, UsageRows,
+    Warning, WorkspaceRecord, WorkspaceState,
 };
 pub use port::{
-    ChangeError, HealthRecords, LeaseError, Leases, OrphanRecords, Records, RecordsError, UsageRecords, WorkspaceRecords,
+    ChangeError, HealthRecords, LeaseError, Leases, OrphanRecords, Records, RecordsError, UsageRecords,
+    WorkspaceRecords,
 };

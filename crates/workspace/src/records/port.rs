@@ -40,7 +40,7 @@ pub enum ChangeError {
 pub enum LeaseError {
     /// Wait until then, or leave it to them.
     #[error("workspace {workspace} is in use by {owner} until {until}")]
-    Held { workspace: WorkspaceName, owner: String, until: Timestamp },
+    Held { workspace: WorkspaceName, owner: String, fence: i64, until: Timestamp },
     #[error("the lease of workspace {0} was lost to another process")]
     Lost(WorkspaceName),
     #[error(transparent)]
@@ -80,8 +80,8 @@ pub trait Leases: Send + Sync {
     /// Moves its end; also of one that has run out, as long as nobody else took it.
     async fn renew_lease(&self, lease: &Lease, now: Timestamp, time: Duration) -> Result<Lease, LeaseError>;
 
-    /// Takes it from an owner who is known to be dead. One who is not the owner any more loses nothing.
-    async fn break_lease(&self, workspace: &WorkspaceName, owner: &str) -> Result<(), RecordsError>;
+    /// Takes away this very lease, which is known to be void. One that was renewed or taken since is not touched.
+    async fn break_lease(&self, lease: &Lease) -> Result<(), RecordsError>;
 
     /// Gives it back. Giving back what was lost succeeds.
     async fn release_lease(&self, lease: &Lease) -> Result<(), RecordsError>;

@@ -129,9 +129,10 @@ impl Leases for DatabaseRecords {
             return Ok(Lease { workspace: workspace.clone(), owner: owner.to_owned(), fence, until });
         }
         let held = lease::Entity::find_by_id(workspace.as_str()).one(&self.database).await.map_err(cannot("read"))?;
-        let (owner, until_us) = held.map_or_else(|| ("another process".to_owned(), 0), |row| (row.owner, row.until_us));
+        let (owner, fence, until_us) =
+            held.map_or_else(|| ("another process".to_owned(), 0, 0), |row| (row.owner, row.fence, row.until_us));
         let until = Timestamp::from_microsecond(until_us).map_err(cannot("understand"))?;
-        Err(LeaseError::Held { workspace: workspace.clone(), owner, until })
+        Err(LeaseError::Held { workspace: workspace.clone(), owner, fence, until })
     }
 
     async fn renew_lease(&self, held: &Lease, now: Timestamp, time: Duration) -> Result<Lease, LeaseError> {
@@ -150,11 +151,13 @@ impl Leases for DatabaseRecords {
         }
     }
 
-    async fn break_lease(&self, workspace: &WorkspaceName, owner: &str) -> Result<(), RecordsError> {
+    async fn break_lease(&self, void: &Lease) -> Result<(), RecordsError> {
         let broken = lease::Entity::update_many()
             .col_expr(lease::Column::UntilUs, Expr::value(0_i64))
-            .filter(lease::Column::Workspace.eq(workspace.as_str()))
-            .filter(lease::Column::Owner.eq(owner))
+            .filter(lease::Column::Workspace.eq(void.workspace.as_str()))
+            .filter(lease::Column::Owner.eq(void.owner.as_str()))
+            .filter(lease::Column::Fence.eq(void.fence))
+            .filter(lease::Column::UntilUs.eq(void.until.as_microsecond()))
             .exec(&self.database)
             .await;
         broken.map(|_| ()).map_err(cannot("change"))

@@ -13,11 +13,13 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tracing::warn;
 
+use super::create::read_details;
 use super::details::{Details, Place, Run};
-use super::error::{Unavailable, WorkspaceError};
+use super::error::{OpenError, Unavailable, WorkspaceError};
 use super::fence::Fence;
 use super::lease::Holding;
 use super::news::News;
+use super::remaining::LastAnswer;
 use crate::chain::chain;
 use crate::clock::later;
 use crate::devserver::DevServer;
@@ -35,6 +37,8 @@ const DEV_SERVER: &str = "dev_server";
 
 /// The metadata by which a workspace's sandboxes are found.
 pub const METADATA: &str = "sandbar.workspace";
+
+const REGAINED: &str = "Another process worked in this workspace while this one was held up: files may have changed.";
 
 pub(crate) struct Core {
     pub(super) house: Arc<House>,
@@ -63,15 +67,25 @@ pub(super) struct Seat {
     stored_news: News,
     /// Known to run, as far as anybody has looked.
     pub(super) attached: Option<Attached>,
+    pub(super) last_answer: Option<LastAnswer>,
+}
+
+impl Seat {
+    fn new(mut record: WorkspaceRecord, mut details: Details) -> Self {
+        let news = std::mem::take(&mut details.news);
+        record.details = Value::Null;
+        Self { record, details, stored_news: news.clone(), news, attached: None, last_answer: None }
+    }
 }
 
 /// A sandbox that runs.
 #[derive(Clone)]
 pub(super) struct Attached {
     pub(super) sandbox: Sandbox,
-    /// By our clock.
+    /// Its run, by [`Core::stable_now`].
+    pub(super) started_at: Timestamp,
     pub(super) ends_at: Timestamp,
-    /// When that was heard.
+    /// When that was heard, by the same.
     pub(super) seen_at: Timestamp,
 }
 
@@ -81,10 +95,8 @@ pub(super) struct Turn<'a> {
 }
 
 impl Core {
-    pub(crate) fn new(house: Arc<House>, holding: Holding, mut record: WorkspaceRecord, mut details: Details) -> Self {
+    pub(crate) fn new(house: Arc<House>, holding: Holding, record: WorkspaceRecord, details: Details) -> Self {
         let mask = Mask::of_variables(record.env.iter().map(|(name, value)| (name.as_str(), value.expose())));
-        let news = std::mem::take(&mut details.news);
-        record.details = Value::Null;
         Self {
             house,
             name: record.name.clone(),
@@ -92,7 +104,7 @@ impl Core {
             holding,
             fence: Fence::new(),
             turn: tokio::sync::Mutex::new(()),
-            seat: Mutex::new(Seat { record, details, stored_news: news.clone(), news, attached: None }),
+            seat: Mutex::new(Seat::new(record, details)),
             mask,
             touched: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -113,12 +125,67 @@ impl Core {
         self.house.settings.clock.now()
     }
 
+    /// The time by which this process decides what is due. It does not jump when the clock is set.
+    pub(super) fn stable_now(&self) -> Timestamp {
+        self.house.stable_now()
+    }
+
     pub(super) fn seat(&self) -> MutexGuard<'_, Seat> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for the turn. A lease that was lost is taken again here, where nothing that was begun under it is under way;
+    /// whether it could be, [`Core::check`] tells.
     pub(super) async fn turn(&self) -> Turn<'_> {
-        Turn { _guard: self.turn.lock().await }
+        let turn = Turn { _guard: self.turn.lock().await };
+        if self.is_open()
+            && self.holding.is_lost()
+            && let Err(error) = self.regain(&turn).await
+        {
+            warn!(workspace = %self.name, error = %chain(&error), "the lease was not taken again");
+        }
+        turn
+    }
+
+    /// Takes the lease again, and reads what the process that had it has left.
+    async fn regain(&self, turn: &Turn<'_>) -> Result<(), OpenError> {
+        self.holding.take_again(self.settings().lease_wait).await.map_err(OpenError::of_lease)?;
+        let read = async {
+            let record = self.house.records.workspace(&self.name).await?;
+            let record = record.ok_or_else(|| OpenError::NotFound(self.name.clone()))?;
+            let details = read_details(&record)?;
+            Ok::<_, OpenError>((record, details))
+        };
+        let (record, details) = match read.await {
+            Ok(read) => read,
+            Err(error) => {
+                self.holding.release().await;
+                return Err(error);
+            }
+        };
+        {
+            let mut seat = self.seat();
+            *seat = Seat::new(record, details);
+        }
+        self.notice(REGAINED);
+        if let Err(error) = self.update(turn, |_, details| details.epoch += 1).await {
+            warn!(workspace = %self.name, error = %chain(&error), "that the lease was taken again was not noted");
+        }
+        Ok(())
+    }
+
+    /// Takes the lease again where it was lost.
+    ///
+    /// # Errors
+    /// Another process has it.
+    pub(crate) async fn ensure_held(&self) -> Result<(), OpenError> {
+        if self.holding.is_lost() {
+            let turn = Turn { _guard: self.turn.lock().await };
+            if self.is_open() && self.holding.is_lost() {
+                self.regain(&turn).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether this process may act on the workspace.
@@ -134,7 +201,7 @@ impl Core {
 
     /// It can be handed out again.
     pub(crate) fn is_open(&self) -> bool {
-        !self.closed.load(Ordering::Acquire) && !self.holding.is_lost()
+        !self.closed.load(Ordering::Acquire)
     }
 
     /// Leaves no record of a workspace of which nothing was made: there is nothing to go on from.
@@ -232,8 +299,14 @@ impl Core {
     }
 
     pub(super) fn attach(&self, sandbox: Sandbox, remaining: Duration) {
-        let now = self.now();
-        self.seat().attached = Some(Attached { sandbox, ends_at: later(now, remaining), seen_at: now });
+        let now = self.stable_now();
+        let mut seat = self.seat();
+        let known = seat.attached.as_ref().filter(|known| known.sandbox.id() == sandbox.id());
+        // Written by the wall clock, which may have been set since.
+        let recorded = || seat.details.run.map_or(now, |run| run.started_at.min(now));
+        let started_at = known.map_or_else(recorded, |known| known.started_at);
+        seat.attached = Some(Attached { sandbox, started_at, ends_at: later(now, remaining), seen_at: now });
+        drop(seat);
         self.changed.notify_one();
     }
 
@@ -241,7 +314,7 @@ impl Core {
     pub(super) fn is_ready(&self) -> Option<(Attached, u64)> {
         let seat = self.seat();
         let ready = seat.record.state == WorkspaceState::Ready && !seat.record.paused;
-        let attached = seat.attached.clone().filter(|attached| ready && attached.ends_at > self.now())?;
+        let attached = seat.attached.clone().filter(|attached| ready && attached.ends_at > self.stable_now())?;
         Some((attached, seat.details.epoch))
     }
 

@@ -52,7 +52,7 @@ impl Core {
         if let Some(limit) = budget_used_up(&meters, name.as_str()) {
             return Err(SetupError::OverBudget { workspace: name.clone(), limit });
         }
-        let holding = Holding::take(Arc::clone(&house.records), name, &house.settings, house.settings.lease_wait).await;
+        let holding = Holding::take(Arc::clone(&house), name, house.settings.lease_wait).await;
         let holding = holding.map_err(OpenError::of_lease)?;
         match Self::record(&house, &holding, name, setup).await {
             Ok((record, details)) => Ok(Self::new(house, holding, record, details)),

@@ -5,11 +5,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sdk::{CallError, CommandError, FileError, SandboxError, SandboxId};
 
-use super::process;
 use crate::devserver::DevServerError;
 use crate::ledger::Limit;
 use crate::name::{ProviderName, WorkspaceName};
 use crate::phase::PhaseError;
+use crate::process;
 use crate::provider::{OrchestratorError, Unusable};
 use crate::records::{ChangeError, LeaseError, RecordsError};
 use crate::setup::StepFailed;
@@ -19,8 +19,8 @@ use crate::snapshot::{RestoreError, SaveError, Stamp, StoreError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// Stop acting on it: somebody else does.
-    #[error("the lease of workspace {0} was lost to another process")]
+    /// Another process acts on it. Try again: once that one has done, this one takes it again.
+    #[error("the lease of workspace {0} was lost to another process, which still has it; try again when it has done")]
     LeaseLost(WorkspaceName),
     #[error("workspace {0} was closed in this process")]
     Closed(WorkspaceName),
@@ -158,7 +158,7 @@ pub enum OpenError {
 impl OpenError {
     pub(crate) fn of_lease(error: LeaseError) -> Self {
         match error {
-            LeaseError::Held { workspace, owner, until } => {
+            LeaseError::Held { workspace, owner, until, .. } => {
                 Self::Held { workspace, owner: process::for_people(&owner).to_owned(), until }
             }
             LeaseError::Lost(workspace) => {

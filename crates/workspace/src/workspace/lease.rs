@@ -1,73 +1,67 @@
-//! The right of this process to act on a workspace: taken with patience, renewed by a task, and given up for good when
-//! somebody else has it.
+//! The right of this process to act on a workspace: taken with patience, renewed by a task, and taken again after another
+//! process had it.
 //!
 //! Invariant: when the lease has run out and could not be renewed, nothing more is done here, since another process may
 //! have taken over. The records refuse what carries an older lease in any case; this keeps us from touching the sandbox.
+//!
+//! Whether a lease holds is not left to the wall clock alone, which can be set:
+//!
+//! - This process measures its own lease by the steady clock as well.
+//! - A lease of a process that is gone, or of an earlier boot of this machine, is void at once.
+//! - A lease that ends later than a new one would was written under a clock that was ahead. It is void at once where clocks
+//!   that run cannot differ by so much; else, or if its process is seen to run, when it was not renewed for its length.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::process;
-use crate::clock::Clock;
+use crate::clock::later;
+use crate::house::{House, SeenLease};
 use crate::name::WorkspaceName;
-use crate::records::{Lease, LeaseError, Records};
-use crate::settings::Settings;
+use crate::process::{self, CLOCK_SKEW, Liveness};
+use crate::records::{Lease, LeaseError};
 
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 const ASK_AGAIN_AT_MOST: Duration = Duration::from_millis(500);
 
 /// The lease, and whether it still holds.
 pub(crate) struct Holding {
-    records: Arc<dyn Records>,
-    clock: Clock,
-    time: Duration,
+    house: Arc<House>,
     state: watch::Sender<State>,
 }
 
 #[derive(Debug, Clone)]
 struct State {
     lease: Lease,
+    /// Until then it holds, by the steady clock.
+    good_until: Duration,
     lost: bool,
 }
 
 impl Holding {
     /// Takes the lease, or waits for who has it.
-    pub(crate) async fn take(
-        records: Arc<dyn Records>,
-        name: &WorkspaceName,
-        settings: &Settings,
-        wait: Duration,
-    ) -> Result<Self, LeaseError> {
-        let owner = process::this();
-        let patience = tokio::time::Instant::now() + wait;
-        let mut pause = ASK_AGAIN;
-        let lease = loop {
-            match records.take_lease(name, &owner, settings.clock.now(), settings.lease).await {
-                Ok(lease) => break lease,
-                Err(LeaseError::Held { owner: dead, .. }) if process::is_dead(&dead) => {
-                    info!(workspace = %name, owner = process::for_people(&dead), "taken over: its process is no more");
-                    records.break_lease(name, &dead).await?;
-                }
-                Err(LeaseError::Held { .. }) if tokio::time::Instant::now() < patience => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(ASK_AGAIN_AT_MOST);
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        let state = watch::Sender::new(State { lease, lost: false });
-        Ok(Self { records, clock: settings.clock.clone(), time: settings.lease, state })
+    pub(crate) async fn take(house: Arc<House>, name: &WorkspaceName, wait: Duration) -> Result<Self, LeaseError> {
+        let state = watch::Sender::new(house.acquire(name, wait).await?);
+        Ok(Self { house, state })
+    }
+
+    /// Takes it again after it was lost: a new one, with a higher number. Only with the turn, so that nothing that was begun
+    /// under the old one goes on under this.
+    pub(super) async fn take_again(&self, wait: Duration) -> Result<(), LeaseError> {
+        let name = self.lease().workspace;
+        let state = self.house.acquire(&name, wait).await?;
+        self.state.send_replace(state);
+        Ok(())
     }
 
     pub(super) fn lease(&self) -> Lease {
         self.state.borrow().lease.clone()
     }
 
-    /// Whether nobody else can have the workspace. One that has run out while this process slept is renewed, if it still
-    /// can be.
+    /// Whether no other process can have the workspace. A lease that has run out while this process slept is renewed, if it
+    /// still can be.
     pub(super) async fn holds(&self) -> bool {
         if self.has_run_out() && !self.is_lost() {
             self.renew().await;
@@ -80,24 +74,41 @@ impl Holding {
     }
 
     fn has_run_out(&self) -> bool {
-        self.state.borrow().lease.until <= self.clock.now()
+        let (clock, state) = (&self.house.settings.clock, self.state.borrow());
+        state.good_until <= clock.steady() || state.lease.until <= clock.now()
     }
 
     pub(super) fn lose(&self) {
         self.state.send_modify(|state| state.lost = true);
     }
 
-    /// Renews it until it is lost. Ends with whoever spawned it.
+    /// Renews it while it is not lost. Ends with whoever spawned it.
     pub(crate) async fn keep(&self) {
-        while !self.is_lost() {
-            tokio::time::sleep(self.time / 3).await;
-            self.renew().await;
+        loop {
+            tokio::time::sleep(self.house.settings.lease / 3).await;
+            if !self.is_lost() {
+                self.renew().await;
+            }
+        }
+    }
+
+    /// Renews it until it is lost.
+    pub(crate) async fn keep_until_lost(&self) {
+        let mut changes = self.state.subscribe();
+        tokio::select! {
+            () = self.keep() => {}
+            _ = changes.wait_for(|state| state.lost) => {}
         }
     }
 
     async fn renew(&self) {
-        match self.records.renew_lease(&self.lease(), self.clock.now(), self.time).await {
-            Ok(lease) => self.state.send_modify(|state| state.lease = lease),
+        let House { records, settings, .. } = &*self.house;
+        let asked = settings.clock.steady();
+        match records.renew_lease(&self.lease(), settings.clock.now(), settings.lease).await {
+            Ok(lease) => self.state.send_modify(|state| {
+                state.lease = lease;
+                state.good_until = asked + settings.lease;
+            }),
             Err(LeaseError::Lost(name)) => {
                 warn!(workspace = %name, "the lease was lost to another process");
                 self.lose();
@@ -110,8 +121,64 @@ impl Holding {
     /// Gives it back.
     pub(crate) async fn release(&self) {
         self.lose();
-        if let Err(error) = self.records.release_lease(&self.lease()).await {
+        if let Err(error) = self.house.records.release_lease(&self.lease()).await {
             debug!(%error, "the lease runs out by itself");
         }
+    }
+}
+
+impl House {
+    async fn acquire(&self, name: &WorkspaceName, wait: Duration) -> Result<State, LeaseError> {
+        let Self { records, settings, .. } = self;
+        let owner = process::this();
+        let deadline = tokio::time::Instant::now() + wait;
+        let mut pause = ASK_AGAIN;
+        loop {
+            let asked = settings.clock.steady();
+            match records.take_lease(name, &owner, settings.clock.now(), settings.lease).await {
+                Ok(lease) => return Ok(State { lease, good_until: asked + settings.lease, lost: false }),
+                Err(LeaseError::Held { workspace, owner, fence, until }) => {
+                    let held = Lease { workspace, owner, fence, until };
+                    if let Some(why) = self.is_void(&held) {
+                        let owner = process::for_people(&held.owner);
+                        info!(workspace = %name, owner, %until, "its lease is taken over: {why}");
+                        records.break_lease(&held).await?;
+                    } else if tokio::time::Instant::now() < deadline {
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(ASK_AGAIN_AT_MOST);
+                    } else {
+                        let Lease { workspace, owner, fence, until } = held;
+                        return Err(LeaseError::Held { workspace, owner, fence, until });
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Why a lease that another process is said to have holds nothing.
+    fn is_void(&self, held: &Lease) -> Option<&'static str> {
+        let (clock, length) = (&self.settings.clock, self.settings.lease);
+        let alive = match process::liveness(&held.owner) {
+            Liveness::Gone => return Some("its process is gone"),
+            Liveness::Alive => true,
+            Liveness::Unknown => false,
+        };
+        let latest = later(clock.now(), length);
+        if held.until <= latest {
+            self.seen_leases.lock().unwrap_or_else(PoisonError::into_inner).remove(&held.workspace);
+            return None;
+        }
+        if !alive && held.until > later(latest, CLOCK_SKEW) {
+            return Some("it was written under a clock that was ahead");
+        }
+        let now = clock.steady();
+        let mut seen = self.seen_leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = SeenLease { fence: held.fence, until: held.until, since: now };
+        let known = seen.entry(held.workspace.clone()).or_insert(first);
+        if (known.fence, known.until) != (held.fence, held.until) {
+            *known = first;
+        }
+        (now.saturating_sub(known.since) >= length).then_some("it was not renewed")
     }
 }

@@ -14,7 +14,7 @@ mod news;
 mod notice;
 mod pass;
 mod pause;
-mod process;
+mod remaining;
 mod remembered;
 mod restore;
 mod settle;

@@ -85,7 +85,11 @@ impl Core {
         let started = Instant::now();
         let mut resumed = false;
         for _ in 0..TRIES {
-            self.check().await?;
+            if let Err(error) = self.check().await {
+                // With the turn comes a lease that was lost, if it is free.
+                drop(self.turn().await);
+                self.check().await.map_err(|_| error)?;
+            }
             let patience = self.settings().fence_wait;
             let Some(ticket) = self.fence.enter(patience).await else {
                 return Err(Unavailable::Busy { workspace: self.name.clone(), after: patience });

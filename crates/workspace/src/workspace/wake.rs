@@ -62,12 +62,8 @@ impl Core {
         if listed.state == SandboxState::Paused {
             return Ok(Found::Paused { size });
         }
-        let remaining = looked.remaining().or_else(|| {
-            // A service that does not tell its time has, we must hope, ours.
-            warn!(provider = %place.provider, "the provider does not say what time it is; its clock is taken for ours");
-            listed.end_at.parse().ok().map(|end| self.settings().clock.until(end))
-        });
-        Ok(Found::Running { sandbox: client.attach(&looked.detail)?, remaining: remaining.unwrap_or_default(), size })
+        let remaining = self.remaining(&place.sandbox, &looked);
+        Ok(Found::Running { sandbox: client.attach(&looked.detail)?, remaining, size })
     }
 
     /// Makes the workspace one that can be worked in.
@@ -194,7 +190,7 @@ impl Core {
         let Some(attached) = self.attached() else { return };
         let Ok(provider) = self.house.orchestrator.provider(&place.provider) else { return };
         let lifetime = provider.plan().lifetime(self.ttl_left());
-        if later(self.now(), lifetime) <= later(attached.ends_at, SLACK) {
+        if later(self.stable_now(), lifetime) <= later(attached.ends_at, SLACK) {
             return;
         }
         if let Err(error) = self.extend_to(turn, &attached.sandbox, place, lifetime).await {

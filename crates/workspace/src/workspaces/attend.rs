@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Workspaces;
-use crate::clock::later;
 use crate::events::{EventKind, WorkspaceEvent};
 use crate::ledger::Verdict;
 use crate::name::WorkspaceName;
@@ -16,8 +15,8 @@ use crate::workspace::{OpenError, Unavailable, WorkspaceError, needs_attention};
 /// What came of attending to a workspace.
 #[derive(Debug)]
 pub struct Attended {
-    /// Come again by then: something is due, or another process may have changed something. Never far away.
-    pub next: Timestamp,
+    /// Come again in so long: something is due, or another process may have changed something. Never far away.
+    pub next: Duration,
     pub attendance: Attendance,
 }
 
@@ -55,11 +54,11 @@ impl Workspaces {
         }
         let (record, details) = self.read(name).await?;
         let due = match self.is_over_budget(&record).await {
-            true => Some(self.now()),
+            true => Some(Duration::ZERO),
             false => needs_attention(&self.house, &record, &details),
         };
-        let again = later(self.now(), self.house.settings.look_every);
-        if due.is_none_or(|due| due > self.now()) {
+        let again = self.house.settings.look_every;
+        if due.is_none_or(|due| !due.is_zero()) {
             let next = due.map_or(again, |due| due.min(again));
             return Ok(Attended { next, attendance: Attendance::NothingDue });
         }
@@ -70,7 +69,7 @@ impl Workspaces {
         };
         let (next, done) = tokio::select! {
             done = core.attend() => done,
-            () = core.holding().keep() => (again, Err(Unavailable::LeaseLost(name.clone()).into())),
+            () = core.holding().keep_until_lost() => (again, Err(Unavailable::LeaseLost(name.clone()).into())),
         };
         core.give_back().await;
         let attendance = done.map_or_else(Attendance::Failed, |()| Attendance::Done);
@@ -82,7 +81,7 @@ impl Workspaces {
     }
 
     fn left_to(&self, owner: &str) -> Attended {
-        let next = later(self.now(), self.house.settings.lease);
+        let next = self.house.settings.lease;
         Attended { next, attendance: Attendance::LeftTo { owner: owner.to_owned() } }
     }
 

@@ -161,6 +161,7 @@ impl Workspaces {
         let slot = self.slot(name);
         let mut slot = slot.lock().await;
         if let Some(held) = slot.upgrade().filter(|held| held.core.is_open()) {
+            held.core.ensure_held().await?;
             return Ok(Workspace::from_held(held));
         }
         // Asked first, so that a name that nobody knows is told at once.
@@ -174,7 +175,7 @@ impl Workspaces {
 
     /// Takes the lease, and reads what is known under it.
     async fn take(&self, name: &WorkspaceName, wait: Duration) -> Result<Core, OpenError> {
-        let holding = Holding::take(Arc::clone(&self.house.records), name, &self.house.settings, wait).await;
+        let holding = Holding::take(Arc::clone(&self.house), name, wait).await;
         let holding = holding.map_err(OpenError::of_lease)?;
         match self.read(name).await {
             Ok((record, details)) => Ok(Core::new(Arc::clone(&self.house), holding, record, details)),

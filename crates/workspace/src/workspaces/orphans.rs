@@ -110,7 +110,9 @@ impl Workspaces {
             let ledger = self.house.creations_of(&rows).await?;
             for row in rows {
                 let before = earlier(now, CREATION_TIME);
-                let Some(creation) = ledger.of(&row).filter(|creation| creation.at <= before).cloned() else { continue };
+                let Some(creation) = ledger.of(&row).filter(|creation| creation.at <= before).cloned() else {
+                    continue;
+                };
                 let orphan = Orphan {
                     provider: provider.name().clone(),
                     workspace: row.metadata.get(METADATA).cloned().unwrap_or_default(),
@@ -167,7 +169,9 @@ impl Workspaces {
             match known.remove(&id) {
                 None => {
                     let watched = self.house.watch(&id, Duration::ZERO);
-                    records.note_orphan(&OrphanRecord { sandbox: id.clone(), provider, workspace, seen_at: now, watched }).await?;
+                    records
+                        .note_orphan(&OrphanRecord { sandbox: id.clone(), provider, workspace, seen_at: now, watched })
+                        .await?;
                     self.pause_orphan(&orphan, &id).await;
                     swept.found.push(orphan);
                 }
@@ -175,13 +179,17 @@ impl Workspaces {
                 Some(_) if orphan.runs && self.house.has_paused(&id) => {
                     self.house.forget_watch(&id);
                     let watched = self.house.watch(&id, Duration::ZERO);
-                    records.note_orphan(&OrphanRecord { sandbox: id, provider, workspace, seen_at: now, watched }).await?;
+                    records
+                        .note_orphan(&OrphanRecord { sandbox: id, provider, workspace, seen_at: now, watched })
+                        .await?;
                 }
                 Some(recorded) => {
                     let watched = self.house.watch(&id, recorded.watched).max(recorded.watched);
                     // A clock that was ahead when it was found would keep it for as long.
                     let seen_at = recorded.seen_at.min(now);
-                    records.note_orphan(&OrphanRecord { sandbox: id.clone(), provider, workspace, seen_at, watched }).await?;
+                    records
+                        .note_orphan(&OrphanRecord { sandbox: id.clone(), provider, workspace, seen_at, watched })
+                        .await?;
                     let is_due = now >= later(seen_at, ORPHAN_GRACE) && watched >= ORPHAN_GRACE;
                     if is_due && self.end_orphan(&orphan, &id).await? {
                         swept.ended.push(orphan);
@@ -341,7 +349,9 @@ impl House {
     pub(crate) async fn asked_for(&self, project: Option<&ProjectId>) -> Vec<&Provider> {
         let query = UsageQuery { project: project.map(ToString::to_string), ..UsageQuery::default() };
         let asked: HashSet<ProviderName> = match self.records.usage(&query).await {
-            Ok(used) => used.creations.into_iter().map(|creation| self.orchestrator.real_name(creation.provider)).collect(),
+            Ok(used) => {
+                used.creations.into_iter().map(|creation| self.orchestrator.real_name(creation.provider)).collect()
+            }
             Err(error) => {
                 warn!(error = %chain(&error), "the books cannot be read");
                 HashSet::new()

@@ -78,8 +78,7 @@ async fn attend_until(workspaces: &Workspaces, of: &str, events: &Recorder, is: 
             return;
         }
         assert!(std::time::Instant::now() < deadline, "it never happened: {:?}", events.events());
-        let wait = attended.next.duration_since(jiff::Timestamp::now());
-        tokio::time::sleep(Duration::try_from(wait).unwrap_or_default().max(Duration::from_millis(50))).await;
+        tokio::time::sleep(attended.next.max(Duration::from_millis(50))).await;
     }
 }
 

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::SignedDuration;
+use sandbar_workspace::process;
+use sandbar_workspace::records::{DatabaseRecords, Lease, Leases as _};
 use sandbar_workspace::{OpenError, Settings, Unavailable};
+use testing::eventually_async;
 
 use crate::support::{Recorder, World, name, setup};
 
@@ -28,7 +32,7 @@ async fn many_in_one_process_have_the_same_workspace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_second_waits_or_is_refused_and_a_lost_lease_ends_all_work() {
+async fn the_second_waits_or_is_refused() {
     let world = World::new();
     let workspaces = world.place().workspaces(settings(), world.events.clone()).await;
     let first = workspaces.create(&name("leased"), setup()).await.expect("made").workspace;
@@ -55,9 +59,71 @@ async fn the_second_waits_or_is_refused_and_a_lost_lease_ends_all_work() {
     third.exec("true").await.expect("it can work");
     assert!(matches!(first.enter().await, Err(Unavailable::Closed(_))));
 
-    // Nobody renews a lease that was dropped; when somebody else has it, the one before is out for good.
+    // A lease that was dropped is not renewed.
     drop(third);
     let fourth = patient.open(&name("leased")).await.expect("it ran out");
     fourth.exec("true").await.expect("it can work");
     fourth.close().await;
+}
+
+/// The records, and a lease of a workspace that another process has by a clock that is ahead.
+async fn taken_ahead(world: &World, of: &str, owner: &str, ahead: SignedDuration) -> (DatabaseRecords, Lease) {
+    let url = format!("sqlite://{}/records.sqlite", world.directory.path().display());
+    let records = DatabaseRecords::open(&url.into()).await.expect("the records open");
+    let now = jiff::Timestamp::now() + ahead;
+    let lease =
+        records.take_lease(&name(of), owner, now, settings().lease).await.expect("it has run out by that clock");
+    (records, lease)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_lease_is_taken_again_when_it_is_free_and_told() {
+    let world = World::new();
+    let short = Settings { lease_wait: Duration::from_millis(300), ..settings() };
+    let workspaces = world.place().workspaces(short, world.events.clone()).await;
+    let workspace = workspaces.create(&name("held-up"), setup()).await.expect("made").workspace;
+    let epoch = workspace.enter().await.expect("it runs").epoch();
+    // As if this process had been stopped for a while.
+    let (records, other) = taken_ahead(&world, "held-up", &process::this(), SignedDuration::from_secs(10)).await;
+    let lost =
+        eventually_async("the lease is lost", Duration::from_secs(60), || async { workspace.enter().await.err() });
+    assert!(matches!(lost.await, Unavailable::LeaseLost(_)));
+    let lost = workspace.exec("true").await.expect_err("the other process has it").to_string();
+    assert!(lost.contains("which still has it"), "{lost}");
+    records.release_lease(&other).await.expect("given back");
+
+    let pass = workspace.enter().await.expect("it is taken again");
+    assert!(pass.epoch() > epoch);
+    let notices = pass.notices();
+    assert!(notices.iter().any(|notice| notice.contains("Another process worked in this workspace")), "{notices:?}");
+    drop(pass);
+    workspace.write_file("after", "written").await.expect("written");
+    workspace.pause().await.expect("the record can be changed");
+    workspace.exec("cat after").await.expect("it wakes");
+    assert!(records.renew_lease(&other, jiff::Timestamp::now(), settings().lease).await.is_err());
+    // Whoever opens it in this process gets the same one.
+    assert_eq!(workspaces.open(&name("held-up")).await.expect("it opens").sandbox_id(), workspace.sandbox_id());
+    workspace.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_a_clock_that_was_ahead_blocks_nobody() {
+    let world = World::new();
+    let (workspaces, workspace) = world.workspace("ahead").await;
+    workspace.close().await;
+    let hour = SignedDuration::from_hours(1);
+    let (_, _lease) = taken_ahead(&world, "ahead", "process 7 on elsewhere", hour).await;
+    let started = Instant::now();
+    workspaces.open(&name("ahead")).await.expect("it is void at once").close().await;
+    assert!(started.elapsed() < settings().lease, "{:?}", started.elapsed());
+    // A process that runs may have the clock set under it, and renews what it has.
+    let (records, lease) = taken_ahead(&world, "ahead", &process::this(), hour).await;
+    let hasty = Settings { lease_wait: Duration::from_millis(300), ..settings() };
+    let hasty = world.place().workspaces(hasty, Arc::new(Recorder::default())).await;
+    assert!(matches!(hasty.open(&name("ahead")).await, Err(OpenError::Held { .. })));
+    records.renew_lease(&lease, jiff::Timestamp::now(), Duration::from_secs(1)).await.expect("it is still its own");
+    let (_, _stopped) = (workspaces.open(&name("ahead")).await.expect("it ran out").close().await, ());
+    // One that does not renew it loses it.
+    let (_, _lease) = taken_ahead(&world, "ahead", &process::this(), hour).await;
+    workspaces.open(&name("ahead")).await.expect("it was not renewed").close().await;
 }

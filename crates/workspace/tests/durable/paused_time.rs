@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_workspace::clock::Clock;
+use sandbar_workspace::clock::{Clock, ManualClock};
 use sandbar_workspace::config::{DeploymentMode, PlanConfig, ProviderConfig, ProviderKind, WorkspaceConfig};
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::ledger::Ledger;
@@ -31,6 +31,10 @@ pub(crate) struct Kept {
 
 /// A workspace of `ttl` in a sandbox of an hour that has just begun.
 pub(crate) async fn kept(plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> Kept {
+    kept_by(Clock::tokio(), plan, ttl, ahead).await
+}
+
+async fn kept_by(clock: Clock, plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> Kept {
     let server = FakeServer::start().await;
     server.set_clock_ahead(ahead);
     let provider = ProviderConfig {
@@ -47,7 +51,6 @@ pub(crate) async fn kept(plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDur
     let local: Arc<dyn LocalServer> = Arc::new(NoLocal);
     let shared = Arc::clone(&records) as Arc<dyn Records>;
     let orchestrator = Orchestrator::from_config(&config, &variables, &local, Arc::clone(&shared)).expect("providers");
-    let clock = Clock::tokio();
     let sandbox = server.client().create(Create::template("base").timeout(HOUR).metadata(METADATA, "kept")).await;
     let sandbox = sandbox.expect("the fake makes sandboxes");
 
@@ -133,6 +136,32 @@ async fn a_providers_clock_that_is_wrong_changes_nothing() {
         assert_eq!(kept.extensions(), [0; 0], "{hours} hours ahead");
         tokio::time::sleep(4 * MINUTE).await;
         assert_eq!(kept.extensions().len(), 1, "{hours} hours ahead");
+    }
+}
+
+/// This machine's clock is set, or the provider's, while the workspace is open.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_neither_ends_nor_forgets_a_sandbox() {
+    let plan = PlanConfig { longest_lifetime_seconds: Some(90 * 24 * 3600), ..PlanConfig::default() };
+    for (ours, hours) in [(true, -3), (true, 3), (true, 24 * 40), (false, -3)] {
+        let clock = Arc::new(ManualClock::ticking());
+        let kept = kept_by(Clock::Manual(Arc::clone(&clock)), plan, 30 * DAY, jiff::SignedDuration::ZERO).await;
+        kept.workspace.enter().await.expect("it runs");
+        tokio::time::sleep(10 * MINUTE).await;
+        let jump = jiff::SignedDuration::from_hours(hours);
+        if ours {
+            clock.jump(jump);
+        } else {
+            kept.server.set_clock_ahead(jump);
+        }
+        tokio::time::sleep(43 * MINUTE).await;
+        kept.workspace.enter().await.expect("it runs");
+        assert_eq!(kept.extensions(), [0; 0], "{hours} hours, ours: {ours}");
+        tokio::time::sleep(4 * MINUTE).await;
+        assert_eq!(kept.extensions().len(), 1, "{hours} hours, ours: {ours}");
+        assert_eq!(kept.count("DELETE /sandboxes/*") + kept.count("POST /sandboxes/*/pause"), 0, "{hours} hours");
+        assert_eq!(kept.events.count(|event| matches!(event, EventKind::Stopped { .. })), 0, "{hours} hours");
+        kept.workspace.close().await;
     }
 }
 

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use sandbar_workspace::ledger::Usd;
 use sandbar_workspace::provider::Breaker;
 use sandbar_workspace::records::{
-    ChangeError, Creation, Interval, Lease, LeaseError, OrphanRecord, Payer, Records, Size, Spoken, Stored, Tokens, UsageQuery,
-    UsageRows, Warning, WorkspaceRecord, WorkspaceState,
+    ChangeError, Creation, Interval, Lease, LeaseError, OrphanRecord, Payer, Records, Size, Spoken, Stored, Tokens,
+    UsageQuery, UsageRows, Warning, WorkspaceRecord, WorkspaceState,
 };
 use sandbar_workspace::{ProviderName, WorkspaceName};
 use sdk::{SandboxId, Secret};
@@ -124,12 +124,14 @@ async fn a_name_is_given_once(Pair { one, two, .. }: Pair) {
 async fn one_at_a_time_has_the_lease(Pair { one, two, .. }: Pair) {
     // Of one who is dead it can be taken, and of nobody else.
     let dead = one.take_lease(&name("d"), "dead", at(0), MINUTE).await.expect("nobody has it");
-    two.break_lease(&name("d"), "another").await.expect("it is asked");
+    two.break_lease(&Lease { owner: "another".to_owned(), ..dead.clone() }).await.expect("it is asked");
     assert!(two.take_lease(&name("d"), "next", at(1), MINUTE).await.is_err(), "it is not theirs");
-    two.break_lease(&name("d"), "dead").await.expect("it is asked");
+    two.break_lease(&Lease { until: at(61), ..dead.clone() }).await.expect("it is asked");
+    assert!(two.take_lease(&name("d"), "next", at(1), MINUTE).await.is_err(), "it was renewed since");
+    two.break_lease(&dead).await.expect("it is asked");
     let next = two.take_lease(&name("d"), "next", at(1), MINUTE).await.expect("it was taken from the dead");
     assert!(next.fence > dead.fence && one.renew_lease(&dead, at(2), MINUTE).await.is_err());
-    one.break_lease(&name("d"), "dead").await.expect("it is asked");
+    one.break_lease(&dead).await.expect("it is asked");
     assert!(one.take_lease(&name("d"), "third", at(2), MINUTE).await.is_err(), "the next one has it");
 
     let first = one.take_lease(&name("a"), "process 1", at(0), MINUTE).await.expect("nobody has it");

@@ -6,9 +6,7 @@ use crate::support::{Program, eventually};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 use uuid::Uuid;
-use workspace::records::{
-    Creation, DatabaseRecords, OrphanRecord, OrphanRecords as _, Payer, UsageRecords as _,
-};
+use workspace::records::{Creation, DatabaseRecords, OrphanRecord, OrphanRecords as _, Payer, UsageRecords as _};
 use workspace::{METADATA, ORPHAN_GRACE};
 
 /// More than two lives of a sandbox of the plan below, on a busy machine.
@@ -236,14 +234,20 @@ fn two_names_and_two_servers_end_no_workspace() {
     });
     age_orphans(&user);
     let running = |program: &Program, id: &str| of(&program.json(&["info", id]), "state");
-    assert_eq!((running(&sandbox, &own), running(&sandbox, &user.sandbox("pasted"))), ("running".into(), "running".into()));
+    assert_eq!(
+        (running(&sandbox, &own), running(&sandbox, &user.sandbox("pasted"))),
+        ("running".into(), "running".into())
+    );
     kill_server(&user);
     unreachable(&user);
     assert_eq!(user.says("shop", "cat file"), "unsaved\n");
     eventually("the first server has swept", PATIENCE, || {
         (!sandbox.must(&["list", "--quiet"]).contains(&old)).then_some(())
     });
-    assert_eq!((running(&sandbox, &own), running(&sandbox, &user.sandbox("pasted"))), ("running".into(), "running".into()));
+    assert_eq!(
+        (running(&sandbox, &own), running(&sandbox, &user.sandbox("pasted"))),
+        ("running".into(), "running".into())
+    );
     let elsewhere = Program::new("sandbox").variable("SANDBAR_DATA", other.path());
     assert_eq!(running(&elsewhere, &third), "running");
 }

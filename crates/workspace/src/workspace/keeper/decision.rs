@@ -10,7 +10,10 @@ use crate::settings::Settings;
 /// What is known of a sandbox that runs. All times are of our clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts {
+    /// By a clock that does not jump.
     pub(super) now: Timestamp,
+    /// By the wall clock, which can be set.
+    pub(super) wall: Timestamp,
     /// Of this run.
     pub(super) started_at: Timestamp,
     pub(super) ends_at: Timestamp,
@@ -67,11 +70,13 @@ pub(super) fn patience(facts: &Facts, settings: &Settings) -> Duration {
 }
 
 pub(super) fn due(facts: &Facts, settings: &Settings) -> Due {
-    let Facts { now, started_at, ends_at, seen_at, latest, created_at, expires_at, failed_at } = *facts;
+    let Facts { now, wall, started_at, ends_at, seen_at, latest, created_at, expires_at, failed_at } = *facts;
     let stop_at = stop_at(created_at, expires_at, settings);
-    if now >= stop_at {
+    // A clock that was set ends no workspace before its time.
+    if now.min(wall) >= stop_at {
         return Due::Stop;
     }
+    let stop_at = if now >= stop_at { Timestamp::MAX } else { stop_at };
     let look_at = later(seen_at, settings.look_every);
     if now >= look_at {
         return Due::Look;
@@ -115,6 +120,7 @@ mod tests {
     fn facts(now: i64, ends_at: i64, latest: Option<i64>) -> Facts {
         Facts {
             now: at(now),
+            wall: at(now),
             started_at: at(0),
             ends_at: at(ends_at),
             seen_at: at(now),
@@ -176,6 +182,9 @@ mod tests {
         let last = 30 * DAY;
         check(facts(last - 300, last, None), Due::Stop);
         check(facts(last - 301, last, None), Due::Wait(at(last - 300)));
+        // Only if both clocks say so.
+        check(Facts { wall: at(last - 301), ..facts(last - 300, last, None) }, Due::Wait(at(last - 240)));
+        check(Facts { wall: at(last), ..facts(last - 400, last, None) }, Due::Wait(at(last - 340)));
         // Rotating then would be in vain.
         check(facts(last - 400, last - 350, Some(last - 350)), Due::Rotate);
     }

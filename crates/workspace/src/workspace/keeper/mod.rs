@@ -67,29 +67,42 @@ impl Keeping {
 /// Keeps a workspace until it is closed or lost.
 pub(super) async fn keep(core: Arc<Core>, stop: CancellationToken) {
     let settings = core.settings();
-    let mut keeping = Keeping::begin(core.now(), FIRST_LOOK, settings);
-    while !stop.is_cancelled() && !core.holding.is_lost() {
+    let mut keeping = Keeping::begin(core.stable_now(), FIRST_LOOK, settings);
+    while !stop.is_cancelled() {
+        if core.holding.is_lost() {
+            // Another process keeps it. Whoever works here takes it again.
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = core.changed.notified() => {}
+            }
+            continue;
+        }
         let next = match core.tend(&mut keeping).await {
             Ok(next) => next,
             // Whoever closes it meanwhile wants nothing more to be done.
             Err(_) if stop.is_cancelled() => return,
             Err(error) => {
                 warn!(workspace = %core.name, error = %chain(&error), "the keeper could not do what is due");
-                later(core.now(), settings.rotate_again)
+                later(core.stable_now(), settings.rotate_again)
             }
         };
         tokio::select! {
             () = stop.cancelled() => {}
             () = core.changed.notified() => {}
-            () = tokio::time::sleep(settings.clock.until(next)) => {}
+            () = tokio::time::sleep(core.until(next)) => {}
         }
     }
 }
 
 impl Core {
+    /// How long it is until then, by [`Core::stable_now`].
+    fn until(&self, moment: Timestamp) -> Duration {
+        Duration::try_from(moment.duration_since(self.stable_now())).unwrap_or_default()
+    }
+
     /// Does what is due, and says when to come again.
     async fn tend(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
-        let mut next = later(self.now(), self.settings().look_every);
+        let mut next = later(self.stable_now(), self.settings().look_every);
         if let Some(at) = self.tend_broken_off(keeping).await? {
             next = next.min(at);
         }
@@ -107,7 +120,7 @@ impl Core {
         } else if self.may_run() {
             next = next.min(self.tend_unknown(keeping).await?);
             if self.is_ready().is_some() {
-                return Ok(self.now());
+                return Ok(self.stable_now());
             }
         }
         // It may have been paused or found meanwhile.
@@ -116,7 +129,7 @@ impl Core {
             Due::Wait(until) => Ok(next.min(until)),
             _ => {
                 self.act(keeping).await?;
-                Ok(self.now())
+                Ok(self.stable_now())
             }
         }
     }
@@ -127,7 +140,7 @@ impl Core {
         if !moving() {
             return Ok(None);
         }
-        if self.now() < keeping.look_at {
+        if self.stable_now() < keeping.look_at {
             return Ok(Some(keeping.look_at));
         }
         let turn = self.turn().await;
@@ -143,7 +156,8 @@ impl Core {
         let over = || {
             let seat = self.seat();
             let stop_at = stop_at(seat.record.created_at, seat.record.expires_at, self.settings());
-            seat.record.paused && seat.details.saved_at_pause.is_some() && self.now() >= stop_at
+            let past = self.stable_now().min(self.now()) >= stop_at;
+            seat.record.paused && seat.details.saved_at_pause.is_some() && past
         };
         if over() {
             let turn = self.turn().await;
@@ -172,8 +186,8 @@ impl Core {
     }
 
     async fn tend_unknown(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
-        if self.now() >= keeping.look_at {
-            keeping.look_at = later(self.now(), self.settings().look_every);
+        if self.stable_now() >= keeping.look_at {
+            keeping.look_at = later(self.stable_now(), self.settings().look_every);
             let turn = self.turn().await;
             self.check().await?;
             if self.is_ready().is_none() && self.may_run() {
@@ -188,8 +202,8 @@ impl Core {
         if !self.touched.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let at = *keeping.commit_at.get_or_insert_with(|| later(self.now(), self.settings().commit_look));
-        if self.now() < at {
+        let at = *keeping.commit_at.get_or_insert_with(|| later(self.stable_now(), self.settings().commit_look));
+        if self.stable_now() < at {
             return Ok(Some(at));
         }
         keeping.commit_at = None;
@@ -200,10 +214,10 @@ impl Core {
     }
 
     async fn tend_budget(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
-        if self.now() < keeping.budget_at {
+        if self.stable_now() < keeping.budget_at {
             return Ok(keeping.budget_at);
         }
-        keeping.budget_at = later(self.now(), self.settings().budget_look);
+        keeping.budget_at = later(self.stable_now(), self.settings().budget_look);
         match self.within_budget().await {
             Err(Unavailable::OverBudget { limit, .. }) => {
                 let turn = self.turn().await;
@@ -219,11 +233,11 @@ impl Core {
     async fn tend_retired(&self, keeping: &mut Keeping) -> Result<Option<Timestamp>, WorkspaceError> {
         if self.seat().details.retired.is_empty() {
             // The next ones are ended at once.
-            keeping.end_at = self.now();
+            keeping.end_at = self.stable_now();
             return Ok(None);
         }
-        if self.now() >= keeping.end_at {
-            keeping.end_at = later(self.now(), END_AGAIN);
+        if self.stable_now() >= keeping.end_at {
+            keeping.end_at = later(self.stable_now(), END_AGAIN);
             let turn = self.turn().await;
             self.check().await?;
             self.end_retired(&turn).await?;
@@ -233,7 +247,7 @@ impl Core {
 
     fn facts(&self, attached: &Attached, keeping: &Keeping) -> Result<Facts, WorkspaceError> {
         let seat = self.seat();
-        let started_at = seat.details.run.map_or(attached.seen_at, |run| run.started_at);
+        let started_at = attached.started_at;
         let longest = self.house.orchestrator.provider(&seat.record.provider)?.plan().longest_lifetime;
         let id = attached.sandbox.id();
         let latest = if keeping.final_end.as_ref() == Some(id) {
@@ -242,7 +256,8 @@ impl Core {
             longest.map(|longest| later(started_at, longest))
         };
         Ok(Facts {
-            now: self.now(),
+            now: self.stable_now(),
+            wall: self.now(),
             started_at,
             ends_at: attached.ends_at,
             seen_at: attached.seen_at,
@@ -273,7 +288,7 @@ impl Core {
                     Err(_) => Err(self.not_in_time(&turn, patience).await),
                 };
                 if rotated.is_err() {
-                    keeping.failed = Some((id, self.now()));
+                    keeping.failed = Some((id, self.stable_now()));
                 }
                 rotated
             }
@@ -319,7 +334,7 @@ impl Core {
             Err(error) => {
                 // What was known is believed for a little longer.
                 let settings = self.settings();
-                let asked = earlier(self.now(), settings.look_every.saturating_sub(settings.rotate_again));
+                let asked = earlier(self.stable_now(), settings.look_every.saturating_sub(settings.rotate_again));
                 if let Some(attached) = &mut self.seat().attached {
                     attached.seen_at = asked;
                 }
@@ -348,7 +363,7 @@ impl Core {
             Err(error) => return Err(error),
         }
         // Some providers say yes and give less.
-        if self.attached().is_some_and(|attached| later(attached.ends_at, SLACK) < later(self.now(), lifetime)) {
+        if self.attached().is_some_and(|attached| later(attached.ends_at, SLACK) < later(self.stable_now(), lifetime)) {
             keeping.final_end = Some(id.clone());
         }
         Ok(())
@@ -365,7 +380,7 @@ impl Core {
         sandbox.within(ANSWER_TIME).set_timeout(lifetime).await?;
         self.look_again(turn).await?;
         let Some(attached) = self.attached() else { return Ok(()) };
-        let until = attached.ends_at;
+        let until = later(self.now(), self.until(attached.ends_at));
         self.update(turn, |_, details| {
             if let Some(run) = &mut details.run {
                 run.ends_at = until;

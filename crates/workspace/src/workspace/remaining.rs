@@ -1,0 +1,122 @@
+//! How long a sandbox still lives, by what its provider says. Pure, but for what it remembers of the last answer.
+//!
+//! The provider's times are of its own clock, so only differences count: the end less the date of the answer. That date may
+//! be wrong too: servers cache it and do not turn it back, and clocks are set. So it is believed only where it can be true,
+//! and where it went on as the steady clock of this machine did since the last answer.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use sdk::{Look, SandboxId};
+
+use super::core::Core;
+
+/// What a sandbox that runs has at least, by an answer that cannot be true: soon enough for the keeper to extend it.
+const LEAST: Duration = Duration::from_secs(60);
+/// A date has whole seconds, and answers take time.
+const ACCURACY: SignedDuration = SignedDuration::from_secs(5);
+
+/// What a provider said of a sandbox, and when.
+#[derive(Debug, Clone, Copy)]
+struct Answer {
+    start: Option<Timestamp>,
+    end: Timestamp,
+    date: Option<Timestamp>,
+    /// By the steady clock of this machine.
+    at: Duration,
+}
+
+/// The last answer, and how long the sandbox had to live by it.
+#[derive(Debug, Clone)]
+pub(super) struct LastAnswer {
+    sandbox: SandboxId,
+    answer: Answer,
+    remaining: Duration,
+}
+
+impl Core {
+    /// How long a sandbox that runs lives if nobody does anything.
+    pub(super) fn remaining(&self, sandbox: &SandboxId, look: &Look) -> Duration {
+        let listed = &look.detail.listed;
+        let Ok(end) = listed.end_at.parse() else { return LEAST };
+        let clock = &self.settings().clock;
+        let answer = Answer { start: listed.started_at.parse().ok(), end, date: look.answered_at, at: clock.steady() };
+        let mut seat = self.seat();
+        let last = seat.last_answer.as_ref().filter(|last| last.sandbox == *sandbox);
+        let remaining = remaining(&answer, last.map(|last| (&last.answer, last.remaining)), clock.now());
+        seat.last_answer = Some(LastAnswer { sandbox: sandbox.clone(), answer, remaining });
+        remaining
+    }
+}
+
+fn remaining(answer: &Answer, last: Option<(&Answer, Duration)>, now: Timestamp) -> Duration {
+    let whole = answer.start.map_or(SignedDuration::MAX, |start| answer.end.duration_since(start));
+    // The date leaves out what has passed of its second.
+    let by_date = answer.date.map(|date| answer.end.duration_since(date) - SignedDuration::from_secs(1));
+    let can_be_true = |left: &SignedDuration| left.is_positive() && *left <= whole.saturating_add(ACCURACY);
+    let believed = by_date.filter(can_be_true);
+    let left = match last {
+        None => believed.or_else(|| Some(answer.end.duration_since(now)).filter(can_be_true)),
+        Some((before, left)) => {
+            let passed = span(answer.at.saturating_sub(before.at));
+            let went_on = match (before.date, answer.date) {
+                (Some(before), Some(date)) => date.duration_since(before).saturating_add(ACCURACY) >= passed,
+                _ => false,
+            };
+            let moved = answer.end.duration_since(before.end);
+            let expected = span(left).saturating_sub(passed).saturating_add(moved);
+            believed.filter(|_| went_on).or(Some(expected))
+        }
+    };
+    left.and_then(|left| Duration::try_from(left).ok()).unwrap_or_default().max(LEAST.min(shortest(whole)))
+}
+
+/// A sandbox of a short life has no more than that.
+fn shortest(whole: SignedDuration) -> Duration {
+    Duration::try_from(whole).unwrap_or_default() / 4
+}
+
+fn span(span: Duration) -> SignedDuration {
+    SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a moment")
+    }
+
+    /// Of a sandbox of an hour that started at 0 of the provider's clock.
+    fn answer(date: i64, steady: u64) -> Answer {
+        Answer { start: Some(at(0)), end: at(3600), date: Some(at(date)), at: Duration::from_secs(steady) }
+    }
+
+    fn first(date: i64, now: i64) -> u64 {
+        remaining(&answer(date, 0), None, at(now)).as_secs()
+    }
+
+    #[test]
+    fn the_providers_date_counts_where_it_can_be_true() {
+        assert_eq!(first(600, 99_999), 2999);
+        assert_eq!(first(4000, 600), 3000, "a date after the end is none");
+        assert_eq!(first(-4000, 600), 3000, "nor is one long before the start");
+        assert_eq!(first(4000, -4000), LEAST.as_secs(), "nor is this machine's clock");
+    }
+
+    #[test]
+    fn a_date_that_stands_still_or_goes_back_is_not_believed() {
+        let before = answer(600, 100);
+        let then = |date: i64, steady: u64| {
+            remaining(&answer(date, steady), Some((&before, Duration::from_secs(2999))), at(0))
+        };
+        assert_eq!(then(1200, 700).as_secs(), 2399, "it went on");
+        assert_eq!(then(600, 700).as_secs(), 2399, "it stood still for ten minutes");
+        assert_eq!(then(0, 700).as_secs(), 2399, "it was set back");
+        assert_eq!(then(3000, 700).as_secs(), 599, "the provider's clock was set ahead: its end comes sooner");
+        let longer = Answer { end: at(7200), ..answer(600, 700) };
+        let extended = remaining(&longer, Some((&before, Duration::from_secs(2999))), at(0));
+        assert_eq!(extended.as_secs(), 2399 + 3600, "it was extended meanwhile");
+    }
+}
