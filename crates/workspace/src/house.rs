@@ -13,6 +13,7 @@ use crate::clock::later;
 use crate::events::Observer;
 use crate::ledger::Ledger;
 use crate::name::{ProviderName, WorkspaceName};
+use crate::process::{self, Liveness};
 use crate::provider::Orchestrator;
 use crate::records::{Records, Stored};
 use crate::settings::Settings;
@@ -43,6 +44,10 @@ pub(crate) struct House {
     pub(crate) seen_leases: Mutex<HashMap<WorkspaceName, SeenLease>>,
     /// By the wall clock and by the steady one.
     began: (Timestamp, Duration),
+    /// How leases name this process.
+    pub(crate) owner: String,
+    /// What is known of the processes that leases name.
+    pub(crate) liveness: Box<dyn Fn(&str) -> Liveness + Send + Sync>,
 }
 
 /// A lease that ends later than a new one would.
@@ -79,6 +84,8 @@ impl From<Parts> for House {
             watched: Mutex::default(),
             seen_leases: Mutex::default(),
             began,
+            owner: process::this(),
+            liveness: Box::new(process::liveness),
         }
     }
 }

@@ -22,6 +22,8 @@ pub mod records;
 mod settings;
 pub mod setup;
 mod shell;
+#[cfg(test)]
+mod simulation;
 pub mod snapshot;
 mod workspace;
 mod workspaces;

@@ -40,6 +40,11 @@ struct Held {
 }
 
 impl MemoryRecords {
+    #[cfg(test)]
+    pub(crate) fn newest_lease(&self, workspace: &WorkspaceName) -> Option<Lease> {
+        self.held().leases.get(workspace).cloned()
+    }
+
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -52,7 +52,7 @@ pub(crate) struct Details {
 const MOST_LOST: usize = 8;
 
 impl Details {
-    pub(super) fn note_lost(&mut self, place: Place) {
+    pub(crate) fn note_lost(&mut self, place: Place) {
         self.lost.retain(|lost| lost.sandbox != place.sandbox);
         self.lost.push(place);
         let surplus = self.lost.len().saturating_sub(MOST_LOST);

@@ -6,7 +6,7 @@
 //!
 //! Whether a lease holds is not left to the wall clock alone, which can be set:
 //!
-//! - This process measures its own lease by the steady clock as well.
+//! - This process measures its own lease by the steady clock as well, and asks the records again after the wall clock was set.
 //! - A lease of a process that is gone, or of an earlier boot of this machine, is void at once.
 //! - A lease that ends later than a new one would was written under a clock that was ahead. It is void at once where clocks
 //!   that run cannot differ by so much; else, or if its process is seen to run, when it was not renewed for its length.
@@ -14,15 +14,19 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::clock::later;
+use crate::clock::{Clock, later};
 use crate::house::{House, SeenLease};
 use crate::name::WorkspaceName;
 use crate::process::{self, CLOCK_SKEW, Liveness};
 use crate::records::{Lease, LeaseError};
+use crate::settings::Settings;
 
+/// Clocks that are slewed differ by less within a lease.
+const JUMP: SignedDuration = SignedDuration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 const ASK_AGAIN_AT_MOST: Duration = Duration::from_millis(500);
 
@@ -35,9 +39,28 @@ pub(crate) struct Holding {
 #[derive(Debug, Clone)]
 struct State {
     lease: Lease,
-    /// Until then it holds, by the steady clock.
-    good_until: Duration,
+    /// When it was written, by both clocks.
+    written: Moment,
     lost: bool,
+}
+
+/// A moment by the wall clock and by the steady one.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    wall: Timestamp,
+    steady: Duration,
+}
+
+impl Moment {
+    fn now(clock: &Clock) -> Self {
+        Self { wall: clock.now(), steady: clock.steady() }
+    }
+
+    /// Whether the wall clock was set since an earlier moment.
+    fn has_jumped_since(self, before: Self) -> bool {
+        let steady = SignedDuration::try_from(self.steady.saturating_sub(before.steady)).unwrap_or(SignedDuration::MAX);
+        (self.wall.duration_since(before.wall) - steady).abs() > JUMP
+    }
 }
 
 impl Holding {
@@ -49,20 +72,20 @@ impl Holding {
 
     /// Takes it again after it was lost: a new one, with a higher number. Only with the turn, so that nothing that was begun
     /// under the old one goes on under this.
-    pub(super) async fn take_again(&self, wait: Duration) -> Result<(), LeaseError> {
+    pub(crate) async fn take_again(&self, wait: Duration) -> Result<(), LeaseError> {
         let name = self.lease().workspace;
         let state = self.house.acquire(&name, wait).await?;
         self.state.send_replace(state);
         Ok(())
     }
 
-    pub(super) fn lease(&self) -> Lease {
+    pub(crate) fn lease(&self) -> Lease {
         self.state.borrow().lease.clone()
     }
 
     /// Whether no other process can have the workspace. A lease that has run out while this process slept is renewed, if it
     /// still can be.
-    pub(super) async fn holds(&self) -> bool {
+    pub(crate) async fn holds(&self) -> bool {
         if self.has_run_out() && !self.is_lost() {
             self.renew().await;
         }
@@ -74,11 +97,15 @@ impl Holding {
     }
 
     fn has_run_out(&self) -> bool {
-        let (clock, state) = (&self.house.settings.clock, self.state.borrow());
-        state.good_until <= clock.steady() || state.lease.until <= clock.now()
+        let (Settings { clock, lease, .. }, state) = (&self.house.settings, self.state.borrow());
+        let now = Moment::now(clock);
+        // While the wall clock was ahead, another process may have taken a lease that had run out by it.
+        now.steady >= state.written.steady + *lease
+            || now.wall >= state.lease.until
+            || now.has_jumped_since(state.written)
     }
 
-    pub(super) fn lose(&self) {
+    pub(crate) fn lose(&self) {
         self.state.send_modify(|state| state.lost = true);
     }
 
@@ -103,11 +130,11 @@ impl Holding {
 
     async fn renew(&self) {
         let House { records, settings, .. } = &*self.house;
-        let asked = settings.clock.steady();
-        match records.renew_lease(&self.lease(), settings.clock.now(), settings.lease).await {
+        let written = Moment::now(&settings.clock);
+        match records.renew_lease(&self.lease(), written.wall, settings.lease).await {
             Ok(lease) => self.state.send_modify(|state| {
                 state.lease = lease;
-                state.good_until = asked + settings.lease;
+                state.written = written;
             }),
             Err(LeaseError::Lost(name)) => {
                 warn!(workspace = %name, "the lease was lost to another process");
@@ -129,14 +156,13 @@ impl Holding {
 
 impl House {
     async fn acquire(&self, name: &WorkspaceName, wait: Duration) -> Result<State, LeaseError> {
-        let Self { records, settings, .. } = self;
-        let owner = process::this();
+        let Self { records, settings, owner, .. } = self;
         let deadline = tokio::time::Instant::now() + wait;
         let mut pause = ASK_AGAIN;
         loop {
-            let asked = settings.clock.steady();
-            match records.take_lease(name, &owner, settings.clock.now(), settings.lease).await {
-                Ok(lease) => return Ok(State { lease, good_until: asked + settings.lease, lost: false }),
+            let written = Moment::now(&settings.clock);
+            match records.take_lease(name, owner, written.wall, settings.lease).await {
+                Ok(lease) => return Ok(State { lease, written, lost: false }),
                 Err(LeaseError::Held { workspace, owner, fence, until }) => {
                     let held = Lease { workspace, owner, fence, until };
                     if let Some(why) = self.is_void(&held) {
@@ -159,7 +185,7 @@ impl House {
     /// Why a lease that another process is said to have holds nothing.
     fn is_void(&self, held: &Lease) -> Option<&'static str> {
         let (clock, length) = (&self.settings.clock, self.settings.lease);
-        let alive = match process::liveness(&held.owner) {
+        let alive = match (self.liveness)(&held.owner) {
             Liveness::Gone => return Some("its process is gone"),
             Liveness::Alive => true,
             Liveness::Unknown => false,

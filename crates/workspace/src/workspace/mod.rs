@@ -23,6 +23,7 @@ mod wake;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use sdk::{Command, CommandError, Entry, FileError, Output, SandboxId};
@@ -36,6 +37,8 @@ pub(crate) use self::core::{Core, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
 pub use self::details::LastFiles;
 pub(crate) use self::details::{Details, Place};
+#[cfg(test)]
+pub(crate) use self::details::{Handover, Stopped};
 pub use self::error::{OpenError, SetupError, Unavailable, WorkspaceError};
 pub use self::handover::{HandedOver, LeftBehind, MoveOptions};
 pub(crate) use self::keeper::needs_attention;
@@ -47,6 +50,9 @@ use crate::devserver::{DevServer, Ready};
 use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
 use crate::snapshot::{Listed, ProjectId, Restored, Saved, Stamp, Which};
+
+/// For what the keeper is doing when a workspace is closed: a rotation, a snapshot.
+const LAST_WORK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A workspace that this process has. Cheap to clone; clones are the same workspace.
 ///
@@ -311,13 +317,20 @@ impl Workspace {
         self.stop().await;
         let core = &self.held.core;
         if core.holding.holds().await {
-            let turn = core.turn().await;
-            core.first_snapshot(&turn).await;
-            if let Err(error) = core.look_for_commit(&turn).await {
-                warn!(workspace = %core.name, error = %chain(&error), "closed without a look for commits");
-            }
-            if let Err(error) = core.store_notices(&turn).await {
-                warn!(workspace = %core.name, error = %chain(&error), "what was told may be told again");
+            let last_work = async {
+                let turn = core.turn().await;
+                core.first_snapshot(&turn).await;
+                if let Err(error) = core.look_for_commit(&turn).await {
+                    warn!(workspace = %core.name, error = %chain(&error), "closed without a look for commits");
+                }
+                if let Err(error) = core.store_notices(&turn).await {
+                    warn!(workspace = %core.name, error = %chain(&error), "what was told may be told again");
+                }
+            };
+            // A snapshot may take longer than a lease lasts.
+            tokio::select! {
+                () = last_work => {}
+                () = core.holding.keep_until_lost() => {}
             }
         }
         core.holding.release().await;
@@ -329,7 +342,8 @@ impl Workspace {
         let tasks = self.held.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut tasks) = tasks {
             tasks.stop.cancel();
-            let _ = (&mut tasks.keeper).await;
+            // What is broken off then, the next process puts right.
+            let _ = tokio::time::timeout(LAST_WORK_TIMEOUT, &mut tasks.keeper).await;
         }
     }
 }

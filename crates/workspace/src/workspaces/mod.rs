@@ -26,6 +26,8 @@ use crate::workspace::{
 
 pub use attend::{Attendance, Attended};
 pub use look::SandboxCondition;
+#[cfg(test)]
+pub(crate) use orphans::Named;
 pub use orphans::{ORPHAN_GRACE, Orphan, Swept};
 
 /// The workspaces of a program. Cheap to clone.

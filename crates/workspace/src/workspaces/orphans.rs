@@ -69,7 +69,7 @@ struct Found {
 }
 
 /// What the records say of sandboxes.
-struct Named {
+pub(crate) struct Named {
     records: BTreeMap<String, WorkspaceRecord>,
     ids: HashSet<String>,
 }
@@ -128,23 +128,14 @@ impl Workspaces {
         let named = self.named().await?;
         let orphans = candidates
             .into_iter()
-            .filter(|(orphan, creation, others)| named.is_orphan(orphan, creation, others))
+            .filter(|(orphan, creation, others)| named.is_orphan(&orphan.sandbox, &orphan.workspace, creation, others))
             .map(|(orphan, ..)| orphan);
         Ok(Found { orphans: orphans.collect(), answered })
     }
 
     /// Every sandbox that a record speaks of.
     async fn named(&self) -> Result<Named, OpenError> {
-        let mut named = Named { records: BTreeMap::new(), ids: HashSet::new() };
-        for record in self.house.records.workspaces().await? {
-            let details = read_details(&record)?;
-            let moving = details.handover.into_iter().flat_map(|handover| [handover.old, handover.successor]).flatten();
-            let places = moving.chain(details.retired).chain(details.left_behind).chain(details.lost);
-            named.ids.extend(record.sandbox.iter().map(ToString::to_string));
-            named.ids.extend(places.map(|Place { sandbox, .. }| sandbox.to_string()));
-            named.records.insert(record.name.to_string(), record);
-        }
-        Ok(named)
+        Named::new(self.house.records.workspaces().await?)
     }
 
     /// Pauses and reports orphans that are found for the first time, and ends those that have been known for a day. Of
@@ -268,12 +259,31 @@ impl Workspaces {
 }
 
 impl Named {
-    /// Whether no record names the sandbox, and its workspace can do without it.
-    fn is_orphan(&self, orphan: &Orphan, creation: &Creation, finished: &HashMap<SandboxId, Timestamp>) -> bool {
-        if self.ids.contains(&orphan.sandbox) {
+    pub(crate) fn new(records: Vec<WorkspaceRecord>) -> Result<Self, OpenError> {
+        let mut named = Self { records: BTreeMap::new(), ids: HashSet::new() };
+        for record in records {
+            let details = read_details(&record)?;
+            let moving = details.handover.into_iter().flat_map(|handover| [handover.old, handover.successor]).flatten();
+            let places = moving.chain(details.retired).chain(details.left_behind).chain(details.lost);
+            named.ids.extend(record.sandbox.iter().map(ToString::to_string));
+            named.ids.extend(places.map(|Place { sandbox, .. }| sandbox.to_string()));
+            named.records.insert(record.name.to_string(), record);
+        }
+        Ok(named)
+    }
+
+    /// Whether no record names a sandbox that was made for a workspace, and that workspace can do without it.
+    pub(crate) fn is_orphan(
+        &self,
+        sandbox: &str,
+        workspace: &str,
+        creation: &Creation,
+        finished: &HashMap<SandboxId, Timestamp>,
+    ) -> bool {
+        if self.ids.contains(sandbox) {
             return false;
         }
-        let Some(record) = self.records.get(&orphan.workspace) else { return true };
+        let Some(record) = self.records.get(workspace) else { return true };
         // While a workspace is set up, moves or has no sandbox, this one may be the one it gets.
         let at_rest = record.state == WorkspaceState::Ready;
         let made_later = |own: &SandboxId| finished.get(own).is_some_and(|at| *at > creation.at);

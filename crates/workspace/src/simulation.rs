@@ -1,0 +1,540 @@
+//! A deterministic simulation of processes that share workspaces: the real leases, records and rule of orphans, under a
+//! scheduler that a seed drives. Processes are stopped, killed and started at any step, clocks are set, sandboxes die; after
+//! every step the invariants are checked:
+//!
+//! - At most one process acts under a lease, and only under the newest.
+//! - What was acknowledged is in the workspace's sandbox, in the one it came from, or in its snapshot.
+//! - No sandbox is ended that a record names, nor one that alone has acknowledged work.
+//!
+//! The steps of a handover are those of `handover.rs` and `settle.rs`, with a provider and a store that are numbers.
+//! `SANDBAR_SEED=N` replays one seed; `SANDBAR_SOAK` runs many.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt;
+use jiff::{SignedDuration, Timestamp};
+use sdk::SandboxId;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::clock::{Clock, ManualClock};
+use crate::config::WorkspaceConfig;
+use crate::events::Nobody;
+use crate::house::{House, Parts};
+use crate::ledger::Ledger;
+use crate::name::{ProviderName, WorkspaceName};
+use crate::process::Liveness;
+use crate::provider::Orchestrator;
+use crate::records::{
+    Creation, Interval, LeaseError, MemoryRecords, Payer, Records, Size, UsageQuery, UsageRecords as _,
+    WorkspaceRecord, WorkspaceRecords as _, WorkspaceState,
+};
+use crate::settings::Settings;
+use crate::snapshot::{Objects, Snapshots, Stamp};
+use crate::workspace::{Details, Handover, Holding, Place, Stopped, read_details};
+use crate::workspaces::Named;
+
+const SHORT: usize = 400;
+const LONG: usize = 10_000;
+const STEPS: usize = 400;
+const PROCESSES: usize = 3;
+const WORKSPACE: &str = "shop";
+
+/// SplitMix64: the same numbers for a seed whatever libraries there are.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.next() % most
+    }
+
+    fn one_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+}
+
+/// A sandbox of the simulated provider. Its files are the number of the last write.
+struct Machine {
+    creation: Uuid,
+    files: u64,
+}
+
+/// One process, with its own handle on the records.
+struct Process {
+    owner: String,
+    house: Arc<House>,
+    holding: Option<Holding>,
+    /// As it was read or written last under the lease.
+    record: Option<(WorkspaceRecord, Details)>,
+    handover: Option<Step>,
+    /// SIGSTOP: it does nothing until then.
+    stopped_until: usize,
+}
+
+/// What a handover does next.
+#[derive(Debug, Clone)]
+enum Step {
+    Make,
+    Note(SandboxId),
+    Restore(SandboxId),
+    Swap(SandboxId),
+    End,
+}
+
+struct World {
+    seed: u64,
+    random: Random,
+    now: usize,
+    records: Arc<MemoryRecords>,
+    clock: Arc<ManualClock>,
+    /// Processes that were killed.
+    gone: Arc<Mutex<BTreeSet<String>>>,
+    processes: Vec<Process>,
+    started: u64,
+    machines: BTreeMap<SandboxId, Machine>,
+    snapshot: u64,
+    acknowledged: u64,
+    /// Which process acted under which lease.
+    acted: HashMap<i64, String>,
+    trace: Vec<String>,
+}
+
+fn done<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("records in memory answer at once")
+}
+
+fn name() -> WorkspaceName {
+    WORKSPACE.parse().expect("a name")
+}
+
+fn provider() -> ProviderName {
+    "simulated".parse().expect("a name")
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = Self {
+            seed,
+            random: Random(seed),
+            now: 0,
+            records: Arc::default(),
+            clock: Arc::default(),
+            gone: Arc::default(),
+            processes: Vec::new(),
+            started: 0,
+            machines: BTreeMap::new(),
+            snapshot: 0,
+            acknowledged: 0,
+            acted: HashMap::new(),
+            trace: Vec::new(),
+        };
+        for _ in 0..PROCESSES {
+            let process = world.start_process();
+            world.processes.push(process);
+        }
+        world.set_up();
+        world
+    }
+
+    fn start_process(&mut self) -> Process {
+        self.started += 1;
+        let owner = format!("process {}", self.started);
+        let records = Arc::clone(&self.records) as Arc<dyn Records>;
+        let mut house = House::from(Parts {
+            orchestrator: Orchestrator::new(Vec::new(), Arc::clone(&records)),
+            ledger: Ledger::new(Arc::clone(&records), &WorkspaceConfig::default()),
+            records,
+            snapshots: Snapshots::new(Objects::memory()),
+            observer: Arc::new(Nobody),
+            settings: Settings { clock: Clock::Manual(Arc::clone(&self.clock)), ..Settings::default() },
+        });
+        let gone = Arc::clone(&self.gone);
+        house.owner = owner.clone();
+        house.liveness =
+            Box::new(
+                move |owner| {
+                    if gone.lock().expect("no panic").contains(owner) { Liveness::Gone } else { Liveness::Alive }
+                },
+            );
+        Process { owner, house: Arc::new(house), holding: None, record: None, handover: None, stopped_until: 0 }
+    }
+
+    /// The workspace as `create` leaves it.
+    fn set_up(&mut self) {
+        let house = Arc::clone(&self.processes[0].house);
+        let holding = done(Holding::take(house, &name(), Duration::ZERO)).expect("nobody has it");
+        let id = self.make_machine();
+        let now = Clock::Manual(Arc::clone(&self.clock)).now();
+        let record = WorkspaceRecord {
+            name: name(),
+            project: WORKSPACE.parse().expect("an id"),
+            provider: provider(),
+            sandbox: Some(id),
+            state: WorkspaceState::Ready,
+            paused: false,
+            template: None,
+            created_at: now,
+            expires_at: now,
+            services: json!({}),
+            env: BTreeMap::new(),
+            details: json!({}),
+        };
+        done(self.records.insert_workspace(&record, &holding.lease())).expect("it is new");
+        done(holding.release());
+    }
+
+    fn make_machine(&mut self) -> SandboxId {
+        let id: SandboxId = format!("i{}", self.random.next()).parse().expect("an id");
+        let now = Clock::Manual(Arc::clone(&self.clock)).now();
+        let payer = Payer { project: WORKSPACE.to_owned(), job: None };
+        let creation = Creation {
+            id: Uuid::from_u64_pair(0, self.random.next()),
+            at: now,
+            provider: provider(),
+            payer: payer.clone(),
+            sandbox: None,
+        };
+        done(self.records.begin_creation(&creation)).expect("memory");
+        self.machines.insert(id.clone(), Machine { creation: creation.id, files: 0 });
+        let interval = Interval {
+            provider: provider(),
+            sandbox: id.clone(),
+            payer,
+            size: Size::default(),
+            started_at: now,
+            until: now,
+            ended_at: None,
+        };
+        // A process may be killed before it has the answer.
+        if !self.random.one_in(8) {
+            done(self.records.finish_creation(creation.id, &interval)).expect("memory");
+        }
+        id
+    }
+
+    fn step(&mut self) {
+        self.now += 1;
+        match self.random.below(100) {
+            0..40 => self.clock.advance(Duration::from_millis(self.random.below(6000))),
+            40..43 => {
+                let seconds = i64::try_from(self.random.below(7200)).expect("small") - 3600;
+                self.note(&format!("the clock jumps by {seconds} s"));
+                self.clock.jump(SignedDuration::from_secs(seconds));
+            }
+            43..45 => self.sweep(),
+            45 => self.lose_machine(),
+            _ => {
+                let at = usize::try_from(self.random.below(PROCESSES as u64)).expect("small");
+                let mut process = self.processes.swap_remove(at);
+                match self.random.below(60) {
+                    0 => {
+                        self.note(&format!("{} is killed", process.owner));
+                        self.gone.lock().expect("no panic").insert(process.owner.clone());
+                        process = self.start_process();
+                    }
+                    1 => {
+                        let steps = 10 + usize::try_from(self.random.below(80)).expect("small");
+                        self.note(&format!("{} is stopped for {steps} steps", process.owner));
+                        process.stopped_until = self.now + steps;
+                    }
+                    _ if process.stopped_until > self.now => {}
+                    _ => self.act(&mut process),
+                }
+                self.processes.push(process);
+            }
+        }
+        self.check();
+    }
+
+    fn note(&mut self, line: &str) {
+        self.trace.push(format!("{}: {line}", self.now));
+    }
+
+    /// One step of a process.
+    fn act(&mut self, process: &mut Process) {
+        let Some(holding) = &process.holding else {
+            if self.random.one_in(3) {
+                self.open(process);
+            }
+            return;
+        };
+        if !done(holding.holds()) {
+            // Whatever was under way under the old lease is not gone on with.
+            process.handover = None;
+            process.record = None;
+            let again = done(holding.take_again(Duration::ZERO));
+            match again {
+                Ok(()) => self.read(process),
+                Err(LeaseError::Held { .. }) => {}
+                Err(error) => panic!("seed {}: {error}", self.seed),
+            }
+            return;
+        }
+        self.assert_newest(process);
+        if let Some(step) = process.handover.take() {
+            return self.hand_over(process, step);
+        }
+        let state = process.record.as_ref().expect("read under the lease").0.state;
+        match (state, self.random.below(12)) {
+            (WorkspaceState::Moving, _) => self.settle(process),
+            (WorkspaceState::Stopped, _) => self.begin_handover(process),
+            (_, 0..7) => self.work(process),
+            (_, 7) => self.save(process),
+            (_, 8) => self.begin_handover(process),
+            (_, 9) => self.end_retired(process),
+            _ => {
+                done(holding.release());
+                (process.holding, process.record) = (None, None);
+            }
+        }
+    }
+
+    fn open(&mut self, process: &mut Process) {
+        match done(Holding::take(Arc::clone(&process.house), &name(), Duration::ZERO)) {
+            Ok(holding) => {
+                process.holding = Some(holding);
+                self.read(process);
+            }
+            Err(LeaseError::Held { .. }) => {}
+            Err(error) => panic!("seed {}: {error}", self.seed),
+        }
+    }
+
+    fn read(&mut self, process: &mut Process) {
+        let record = done(self.records.workspace(&name())).expect("memory").expect("nobody destroys it");
+        let details = read_details(&record).expect("our own");
+        let fence = process.holding.as_ref().expect("just taken").lease().fence;
+        self.note(&format!("{} has lease {fence}", process.owner));
+        process.record = Some((record, details));
+        self.assert_newest(process);
+    }
+
+    /// Whoever acts has the newest lease, and nobody else has acted under it.
+    fn assert_newest(&mut self, process: &Process) {
+        let fence = process.holding.as_ref().expect("it acts").lease().fence;
+        let newest = self.records.newest_lease(&name()).expect("there was one").fence;
+        assert_eq!(fence, newest, "seed {}: {} acts under an old lease\n{}", self.seed, process.owner, self.told());
+        let first = self.acted.entry(fence).or_insert_with(|| process.owner.clone()).clone();
+        assert_eq!(first, process.owner, "seed {}: two act under lease {fence}\n{}", self.seed, self.told());
+    }
+
+    /// Writes the record. False when the lease was lost.
+    fn update(&mut self, process: &mut Process, change: impl FnOnce(&mut WorkspaceRecord, &mut Details)) -> bool {
+        let (record, details) = process.record.as_ref().expect("read under the lease");
+        let (mut record, mut details) = (record.clone(), details.clone());
+        change(&mut record, &mut details);
+        record.details = serde_json::to_value(&details).expect("plain data");
+        let holding = process.holding.as_ref().expect("it acts");
+        let written = done(self.records.update_workspace(&record, &holding.lease())).is_ok();
+        if written {
+            process.record = Some((record, details));
+        } else {
+            holding.lose();
+        }
+        written
+    }
+
+    fn place(id: &SandboxId) -> Place {
+        Place { provider: provider(), sandbox: id.clone() }
+    }
+
+    /// A write that is acknowledged; a sandbox that is gone is found out thereby.
+    fn work(&mut self, process: &mut Process) {
+        let (record, _) = process.record.as_ref().expect("read under the lease");
+        let Some(id) = record.sandbox.clone() else { return };
+        match self.machines.get_mut(&id) {
+            Some(machine) => {
+                machine.files = self.acknowledged + 1;
+                self.acknowledged += 1;
+            }
+            None => {
+                self.update(process, |record, details| {
+                    (record.sandbox, record.state) = (None, WorkspaceState::Stopped);
+                    details.stopped = Some(Stopped::Lost);
+                    details.note_lost(Self::place(&id));
+                });
+            }
+        }
+    }
+
+    fn save(&mut self, process: &Process) {
+        let (record, _) = process.record.as_ref().expect("read under the lease");
+        if let Some(machine) = record.sandbox.as_ref().and_then(|id| self.machines.get(id)) {
+            self.snapshot = machine.files;
+        }
+    }
+
+    fn begin_handover(&mut self, process: &mut Process) {
+        self.save(process);
+        let (record, _) = process.record.as_ref().expect("read under the lease");
+        let old = record.sandbox.clone();
+        if old.as_ref().is_some_and(|id| !self.machines.contains_key(id)) {
+            return self.work(process);
+        }
+        let handover = Handover { old: old.as_ref().map(Self::place), snapshot: None::<Stamp>, successor: None };
+        let begun = self.update(process, |record, details| {
+            record.state = WorkspaceState::Moving;
+            details.handover = Some(handover);
+        });
+        process.handover = begun.then_some(Step::Make);
+    }
+
+    fn hand_over(&mut self, process: &mut Process, step: Step) {
+        process.handover = match step {
+            Step::Make => Some(Step::Note(self.make_machine())),
+            Step::Note(id) => {
+                let place = Self::place(&id);
+                let noted = self.update(process, |_, details| {
+                    if let Some(handover) = &mut details.handover {
+                        handover.successor = Some(place);
+                    }
+                });
+                if !noted {
+                    self.machines.remove(&id);
+                }
+                noted.then_some(Step::Restore(id))
+            }
+            Step::Restore(id) => match self.machines.get_mut(&id) {
+                Some(machine) => {
+                    machine.files = self.snapshot;
+                    Some(Step::Swap(id))
+                }
+                None => None,
+            },
+            Step::Swap(id) => {
+                let swapped = self.update(process, |record, details| {
+                    let old = details.handover.take().and_then(|handover| handover.old);
+                    (record.sandbox, record.state) = (Some(id), WorkspaceState::Ready);
+                    details.stopped = None;
+                    details.retired.extend(old);
+                });
+                swapped.then_some(Step::End)
+            }
+            Step::End => {
+                self.end_retired(process);
+                None
+            }
+        };
+    }
+
+    /// As `settle.rs`: back to the old sandbox if it lives, else to none.
+    fn settle(&mut self, process: &mut Process) {
+        let (_, details) = process.record.as_ref().expect("read under the lease");
+        let Some(Handover { old, successor, .. }) = details.handover.clone() else { return };
+        let kept = old.clone().filter(|place| self.machines.contains_key(&place.sandbox));
+        let spared: Vec<SandboxId> =
+            kept.iter().chain(&details.left_behind).chain(&details.lost).map(|place| place.sandbox.clone()).collect();
+        let strays: Vec<Place> = self.machines.keys().filter(|id| !spared.contains(id)).map(Self::place).collect();
+        self.update(process, |record, details| {
+            record.sandbox = kept.as_ref().map(|place| place.sandbox.clone());
+            record.state = if kept.is_some() { WorkspaceState::Ready } else { WorkspaceState::Stopped };
+            details.handover = None;
+            if let Some(place) = old.filter(|_| kept.is_none()) {
+                details.note_lost(place);
+            }
+            details.retired.extend(successor);
+            details.retired.extend(strays);
+        });
+        self.end_retired(process);
+    }
+
+    fn end_retired(&mut self, process: &mut Process) {
+        let retired: Vec<Place> = process.record.as_ref().expect("read under the lease").1.retired.clone();
+        for place in &retired {
+            self.machines.remove(&place.sandbox);
+        }
+        if !retired.is_empty() {
+            self.update(process, |_, details| details.retired.clear());
+        }
+    }
+
+    /// A sandbox dies by itself; only one whose work is elsewhere, since any other loss is the provider's.
+    fn lose_machine(&mut self) {
+        let count = self.machines.len() as u64;
+        if count == 0 || self.snapshot < self.acknowledged {
+            return;
+        }
+        let at = usize::try_from(self.random.below(count)).expect("small");
+        let id = self.machines.keys().nth(at).cloned().expect("it is one of them");
+        self.note(&format!("{id} dies"));
+        self.machines.remove(&id);
+    }
+
+    /// Ends what the rule of orphans calls one, at once: stricter than a sweep, which waits for minutes and then for a day.
+    fn sweep(&mut self) {
+        let creations = done(self.records.usage(&UsageQuery::default())).expect("memory").creations;
+        let finished: HashMap<SandboxId, Timestamp> =
+            creations.iter().filter_map(|creation| Some((creation.sandbox.clone()?, creation.at))).collect();
+        let named = Named::new(done(self.records.workspaces()).expect("memory")).expect("our own");
+        let orphans: Vec<SandboxId> = self
+            .machines
+            .iter()
+            .filter(|(id, machine)| {
+                let creation = creations.iter().find(|creation| creation.id == machine.creation);
+                creation.is_some_and(|creation| named.is_orphan(id.as_str(), WORKSPACE, creation, &finished))
+            })
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in orphans {
+            self.note(&format!("{id} is ended as an orphan"));
+            let record = done(self.records.workspace(&name())).expect("memory").expect("nobody destroys it");
+            assert_ne!(record.sandbox.as_ref(), Some(&id), "seed {}: a record names it\n{}", self.seed, self.told());
+            let alone = self.machines.remove(&id).is_some_and(|machine| machine.files > self.safe());
+            assert!(!alone, "seed {}: {id} alone had work\n{}", self.seed, self.told());
+        }
+    }
+
+    /// The newest write that the workspace still leads to.
+    fn safe(&self) -> u64 {
+        let record = done(self.records.workspace(&name())).expect("memory").expect("nobody destroys it");
+        let details = read_details(&record).expect("our own");
+        let old = details.handover.and_then(|handover| handover.old).map(|place| place.sandbox);
+        let files =
+            record.sandbox.iter().chain(&old).filter_map(|id| self.machines.get(id)).map(|machine| machine.files);
+        files.max().unwrap_or(0).max(self.snapshot)
+    }
+
+    fn check(&self) {
+        let (safe, acknowledged) = (self.safe(), self.acknowledged);
+        assert!(
+            safe >= acknowledged,
+            "seed {}: write {acknowledged} is lost, {safe} is there\n{}",
+            self.seed,
+            self.told()
+        );
+    }
+
+    fn told(&self) -> String {
+        let from = self.trace.len().saturating_sub(30);
+        self.trace[from..].join("\n")
+    }
+}
+
+#[test]
+fn leases_and_handovers_lose_nothing_from_any_seed() {
+    let only = std::env::var("SANDBAR_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds: Vec<u64> = match only {
+        Some(seed) => vec![seed],
+        None => (0..testing::repeats(SHORT, LONG) as u64).collect(),
+    };
+    let (mut acknowledged, mut leases) = (0, 0);
+    for seed in seeds {
+        let mut world = World::new(seed);
+        for _ in 0..STEPS {
+            world.step();
+        }
+        acknowledged += world.acknowledged;
+        leases += world.acted.len() as u64;
+    }
+    assert!(only.is_some() || (acknowledged > 1000 && leases > 1000), "{acknowledged} writes under {leases} leases");
+}
