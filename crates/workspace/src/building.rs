@@ -94,7 +94,8 @@ impl Workspaces {
         let orchestrator = Orchestrator::from_config(config, variables, local, Arc::clone(&records))?;
         let objects = config.objects.open(variables)?;
         if config.objects.url.as_ref().is_some_and(|url| url.starts_with("s3://")) {
-            probe(&objects).await;
+            // Nobody waits for a store that does not answer.
+            tokio::spawn(probe(objects.clone()));
         }
         let snapshots = Snapshots::new(objects);
         let left_out = config.objects.left_out();
@@ -106,7 +107,7 @@ impl Workspaces {
 
 /// A bucket that does not keep conditions, or cannot be used, is told of at the start and not by a loss. What can be done
 /// without it still can be.
-async fn probe(objects: &Objects) {
+async fn probe(objects: Objects) {
     match objects.conditional_puts().await {
         Ok(found) if found.create == Condition::Ignored => {
             warn!("the objects' store ignores conditions: only the lease keeps two processes apart");

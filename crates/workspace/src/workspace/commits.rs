@@ -46,6 +46,11 @@ impl Core {
         let sandbox = attached.sandbox.within(self.settings().commit_patience);
         match phase::head(&sandbox, PROJECT_DIRECTORY).await {
             Ok(Some(head)) if self.seat().details.head.as_ref() != Some(&head) => {
+                if !self.store_answers().await {
+                    // It is found again by the next look.
+                    self.touched.store(true, Ordering::Release);
+                    return Ok(());
+                }
                 self.committed(turn, &head, None).await?;
             }
             Ok(_) => {}

@@ -38,6 +38,9 @@ const DEV_SERVER: &str = "dev_server";
 /// The metadata by which a workspace's sandboxes are found.
 pub const METADATA: &str = "sandbar.workspace";
 
+/// For a store to answer a small question.
+const STORE_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
 const REGAINED: &str = "Another process worked in this workspace while this one was held up: files may have changed.";
 
 pub(crate) struct Core {
@@ -339,10 +342,23 @@ impl Core {
 
     /// Takes it, unless somebody was faster. That it failed is told by an event; the next phase brings another.
     pub(super) async fn first_snapshot(&self, turn: &Turn<'_>) {
-        if let Some((attached, _)) = self.is_ready().filter(|_| self.wants_first_snapshot()) {
+        if let Some((attached, _)) = self.is_ready().filter(|_| self.wants_first_snapshot())
+            && self.store_answers().await
+        {
             let _told = self.save(turn, &attached.sandbox).await;
             self.first_tried.store(true, Ordering::Release);
         }
+    }
+
+    /// Whether the store of snapshots answers now. Asked before a snapshot that no caller waits for: a store that hangs holds
+    /// up no command that does not need it. What is not saved then is saved later, by this process or the next.
+    pub(super) async fn store_answers(&self) -> bool {
+        let listed = self.house.snapshots.newest(&self.project);
+        let answers = matches!(tokio::time::timeout(STORE_ANSWER_TIMEOUT, listed).await, Ok(Ok(_)));
+        if !answers {
+            warn!(workspace = %self.name, "the store of snapshots does not answer; the files are saved later");
+        }
+        answers
     }
 
     /// Saves the files of a sandbox, and notes what is kept now. The fence may be open.
