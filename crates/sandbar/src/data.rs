@@ -6,6 +6,7 @@
 use crate::config::WORKSPACES;
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
+use sdk::Secret;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
@@ -14,6 +15,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use workspace::config::OwnServer;
 
+/// Says that a server is expected here.
+const EXPECTED: &str = "expected-server.json";
+const NOTE: &str = "server.json";
 /// Held by the process that uses the directory; its presence says that the directory is Sandbar's.
 const LOCK: &str = "lock";
 /// Where authorities are. `sandbar trust` may be there before the first server.
@@ -23,7 +27,7 @@ pub(crate) const STUDIO: &str = "studio";
 /// Has screenshots, where no other store is configured.
 pub(crate) const MEDIA: &str = "media";
 /// What commands other than `up` make, which may be run before the first server.
-const MADE_BY_OTHERS: [&str; 4] = [WORKSPACES, AUTHORITY, STUDIO, MEDIA];
+const MADE_BY_OTHERS: [&str; 5] = [WORKSPACES, AUTHORITY, STUDIO, MEDIA, EXPECTED];
 
 /// Who serves from this directory; written once the server is ready. Not `Debug`: it has the key.
 #[derive(Serialize, Deserialize)]
@@ -41,6 +45,27 @@ pub(crate) struct ServerNote {
     /// It listens on all addresses of this machine.
     #[serde(default)]
     pub everywhere: bool,
+    /// A command started it because none ran: it makes room for a server that a person or a supervisor starts.
+    #[serde(default)]
+    pub on_demand: bool,
+    /// The studio's database, where the server was given one. It may have a password, as the note has the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<String>,
+    /// False from when a server takes the directory until it is ready, and after it has ended.
+    #[serde(default = "yes")]
+    pub serving: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Where a server is expected: `sandbar up` was run here, by a person or a supervisor. Nothing else starts one then, until
+/// `sandbar down`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Expected {
+    /// What starts it, without keys and passwords.
+    pub command: String,
 }
 
 impl ServerNote {
@@ -77,8 +102,8 @@ pub(crate) fn find_server(path: &Path) -> std::io::Result<Found> {
     };
     // A server holds the lock alone; the question is over before it could be in anybody's way for long.
     match flock(&lock, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(read_note(path).map_or(Found::Nobody, |note| Found::Dead { pid: note.pid })),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(read_note(path).map_or(Found::Busy, Found::Serving)),
+        Ok(()) => Ok(read_serving(path).map_or(Found::Nobody, |note| Found::Dead { pid: note.pid })),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(read_serving(path).map_or(Found::Busy, Found::Serving)),
         Err(error) => Err(error.into()),
     }
 }
@@ -96,9 +121,7 @@ pub(crate) struct Busy(pub Option<ServerNote>);
 impl DataDirectory {
     /// Makes the directory (mode 0700) if needed and takes it.
     pub(crate) fn take(path: &Path) -> anyhow::Result<Result<Self, Busy>> {
-        if path.exists() {
-            check_ours(path)?;
-        }
+        check_usable(path)?;
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -117,7 +140,7 @@ impl DataDirectory {
             .with_context(|| format!("cannot open the lock in {}", path.display()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Ok(Self { path, _lock: lock })),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(Busy(read_note(&path)))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(Busy(read_serving(&path)))),
             Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
         }
     }
@@ -173,7 +196,23 @@ impl DataDirectory {
     }
 
     pub(crate) fn write_note(&self, note: &ServerNote) -> anyhow::Result<()> {
-        self.write_whole("server.json", &serde_json::to_vec(note)?)
+        self.write_whole(NOTE, &serde_json::to_vec(note)?)
+    }
+
+    /// What an earlier server wrote stays known, but it does not serve.
+    pub(crate) fn withdraw_note(&self) -> anyhow::Result<()> {
+        match read_serving(&self.path) {
+            Some(note) => self.write_note(&ServerNote { serving: false, ..note }),
+            None => Ok(()),
+        }
+    }
+
+    /// No server is known here any more, and none is expected.
+    pub(crate) fn forget_server(&self) {
+        for name in [NOTE, EXPECTED] {
+            // If one stays, a command waits for a server in vain, and says which file says so.
+            let _ = fs::remove_file(self.path.join(name));
+        }
     }
 
     /// Tells `sandbar down`, which asked for it, how many sandboxes this server ended.
@@ -190,18 +229,27 @@ impl DataDirectory {
         count
     }
 
-    /// Replaces a file of the directory; a reader never sees a part of it, and a power cut does not undo it.
     fn write_whole(&self, name: &str, content: &[u8]) -> anyhow::Result<()> {
-        let path = self.path.join(name);
-        durable::write(&path, content, 0o600).with_context(|| format!("cannot write {}", path.display()))
+        write_whole(&self.path, name, content)
     }
+}
+
+/// Replaces a file of the directory; a reader never sees a part of it, and a power cut does not undo it.
+fn write_whole(directory: &Path, name: &str, content: &[u8]) -> anyhow::Result<()> {
+    let path = directory.join(name);
+    durable::write(&path, content, 0o600).with_context(|| format!("cannot write {}", path.display()))
 }
 
 impl Drop for DataDirectory {
     fn drop(&mut self) {
-        // Without a server the note would name a process that is gone; if it stays, the lock still tells the truth.
-        let _ = fs::remove_file(self.path.join("server.json"));
+        // Without a server the note would name a process that is gone; if it stays so, the lock still tells the truth.
+        let _ = self.withdraw_note();
     }
+}
+
+/// Whether a server can be in a directory: nothing is written to it before.
+pub(crate) fn check_usable(path: &Path) -> anyhow::Result<()> {
+    if path.exists() { check_ours(path) } else { Ok(()) }
 }
 
 /// The directory will be closed to others and its content mounted by root: it must not be somebody's, nor serve another
@@ -242,8 +290,35 @@ pub(crate) fn check_owner(path: &Path) -> anyhow::Result<()> {
     bail!("the data directory {} belongs to another user (uid {owner}){hint}", path.display())
 }
 
+/// Whether a server is expected in a directory, and what starts it.
+pub(crate) fn expected_server(path: &Path) -> Option<Expected> {
+    serde_json::from_slice(&fs::read(path.join(EXPECTED)).ok()?).ok()
+}
+
+/// Notes that one is, before it has the directory: no command may start another meanwhile.
+pub(crate) fn expect_server(path: &Path, expected: &Expected) -> anyhow::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    write_whole(path, EXPECTED, &serde_json::to_vec(expected)?)
+}
+
+/// None is.
+pub(crate) fn expect_none(path: &Path) {
+    // If it stays, a command waits for a server in vain, and says which file says so.
+    let _ = fs::remove_file(path.join(EXPECTED));
+}
+
+/// The studio's database that the last server of a directory was given.
+pub(crate) fn known_database(path: &Path) -> Option<Secret> {
+    read_note(path)?.database.map(Secret::from)
+}
+
+/// What the server wrote that serves, or that was killed while it did.
+fn read_serving(path: &Path) -> Option<ServerNote> {
+    read_note(path).filter(|note| note.serving)
+}
+
 fn read_note(path: &Path) -> Option<ServerNote> {
     let mut text = String::new();
-    File::open(path.join("server.json")).ok()?.read_to_string(&mut text).ok()?;
+    File::open(path.join(NOTE)).ok()?.read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
 }

@@ -1,9 +1,10 @@
 //! The server of this machine as a provider of workspaces: the one that runs, or one that is started.
 //!
-//! A server that was started here goes on when this program ends, as one that a person started would.
+//! A server that was started here goes on when this program ends, as one that a person started would. Where `sandbar up` was
+//! run, by a person or a supervisor, none is started: a command waits for that one.
 
 use crate::config::{self, Config};
-use crate::data::{self, Found, ServerNote};
+use crate::data::{self, Expected, Found, ServerNote};
 use async_trait::async_trait;
 use sdk::Secret;
 use std::fs::{self, File};
@@ -18,6 +19,8 @@ use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
 
 /// From the start of the process to a server that serves: the first one makes its pool of disks.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For a server that was started by `sandbar up`, and that its supervisor or a person starts again.
+const EXPECTED_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Of what a server said before it gave up.
 const LAST_WORDS: usize = 400;
@@ -48,16 +51,36 @@ impl LocalStarter {
 
     fn find_or_start(&self) -> Result<LocalEndpoint, NoLocalServer> {
         let mut started: Option<Child> = None;
+        let mut told = false;
         let deadline = Instant::now() + PATIENCE;
+        let expected_by = Instant::now() + EXPECTED_TIMEOUT;
         loop {
             match data::find_server(&self.data) {
                 Ok(Found::Serving(ServerNote { url, api_key, .. })) => {
                     return Ok(LocalEndpoint { url, api_key: Secret::from(api_key) });
                 }
                 Ok(Found::Busy) => {}
-                Ok(Found::Nobody | Found::Dead { .. }) => match &mut started {
-                    None => started = Some(self.start().map_err(|error| self.cannot(&error.to_string()))?),
-                    Some(child) => self.still_starts(child)?,
+                Ok(Found::Nobody | Found::Dead { .. }) => match (&mut started, data::expected_server(&self.data)) {
+                    // One with other flags would keep it from coming back.
+                    (None, Some(Expected { command })) => {
+                        let seconds = EXPECTED_TIMEOUT.as_secs();
+                        if Instant::now() >= expected_by {
+                            return Err(NoLocalServer(format!(
+                                "the server of {} does not run, and did not come back within {seconds} seconds; start it \
+                                 with `{command}`. `sandbar down --data {0}` ends its sandboxes and forgets it: then one \
+                                 is started when it is needed",
+                                self.data.display()
+                            )));
+                        }
+                        if !std::mem::replace(&mut told, true) {
+                            eprintln!(
+                                "sandbar: the server of {} does not run; waiting up to {seconds} seconds for it (`{command}`)",
+                                self.data.display()
+                            );
+                        }
+                    }
+                    (None, None) => started = Some(self.start().map_err(|error| self.cannot(&error.to_string()))?),
+                    (Some(child), _) => self.still_starts(child)?,
                 },
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     let whose = format!("{} belongs to another user", self.data.display());
@@ -83,7 +106,7 @@ impl LocalStarter {
             Err(_) => "127.0.0.1:0".to_owned(),
         };
         let mut command = Command::new(&self.program);
-        command.args(["up", "--listen", &listen, "--data"]).arg(&self.data);
+        command.args(["up", "--on-demand", "--listen", &listen, "--data"]).arg(&self.data);
         if let Some(file) = &self.file {
             command.arg("--config").arg(file);
         }

@@ -2,7 +2,7 @@
 
 use crate::attendant::Attendant;
 use crate::config::{Config, Overrides};
-use crate::data::{Busy, DataDirectory, ServerNote};
+use crate::data::{self, Busy, DataDirectory, Expected, ServerNote};
 use crate::local_server::Ourselves;
 use crate::screenshot_host::{PATHS, ScreenshotHost};
 use crate::studio::{Options, StudioFlags, Workshop};
@@ -16,7 +16,7 @@ use engine::probe::Isolation;
 use engine::{Engine, EngineConfig};
 use hyper_util::service::TowerToHyperService;
 use node::{Closing, Node, OnMissing, OpenError, Standing};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use sdk::Secret;
 use std::io::{Write, stderr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -87,7 +87,8 @@ While it runs, the server looks after the workspaces of the user who started it,
 extends or replaces their sandboxes in time, also when no command is run for days.
 
 Stopping the server (Ctrl-C) leaves sandboxes alive until their leases end; the next `sandbar up` \
-finds them again. `sandbar down` ends the server and the sandboxes.")]
+finds them again, and commands wait for it rather than start a server of their own. A server that a command had started \
+makes room for this one. `sandbar down` ends the server and the sandboxes, and forgets the server.")]
 pub(crate) struct Up {
     /// Address of the listener, for example 127.0.0.1:5000; port 0 takes a free one [default: 127.0.0.1:4980]
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -121,8 +122,30 @@ pub(crate) struct Up {
     /// The studio's database: sqlite:///FILE or postgres://… [default: in the data directory]
     #[arg(long, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
     database: Option<Secret>,
+    /// A command starts it because none runs
+    #[arg(long, hide = true)]
+    on_demand: bool,
     #[command(flatten)]
     studio: StudioFlags,
+}
+
+/// Flags whose values are secrets.
+const SECRET_FLAGS: [&str; 2] = ["--api-key", "--database"];
+
+/// What starts this server again, for people, without secrets.
+fn command() -> String {
+    let mut words = vec!["sandbar".to_owned()];
+    let mut secret = false;
+    for word in std::env::args().skip(1) {
+        let flag = SECRET_FLAGS.iter().find(|flag| word.strip_prefix(**flag).is_some_and(|rest| rest.starts_with('=')));
+        words.push(match flag {
+            _ if secret => "…".to_owned(),
+            Some(flag) => format!("{flag}=…"),
+            None => word.clone(),
+        });
+        secret = !secret && SECRET_FLAGS.contains(&word.as_str());
+    }
+    words.join(" ")
 }
 
 impl Up {
@@ -152,7 +175,18 @@ impl Up {
         allow_many_files();
         let studio = (!self.no_studio).then(|| self.studio.options(self.database));
         let on_missing = if self.accept_missing_files { OnMissing::Accept } else { OnMissing::Refuse };
-        runtime::block_on(serve(config, on_missing, studio))
+        if self.on_demand {
+            return runtime::block_on(serve(config, on_missing, studio, StartedBy::Command));
+        }
+        let expected_before = data::expected_server(&config.data).is_some();
+        data::check_usable(&config.data)?;
+        data::expect_server(&config.data, &Expected { command: command() })?;
+        let path = config.data.clone();
+        let served = runtime::block_on(serve(config, on_missing, studio, StartedBy::Person));
+        if served.is_err() && !expected_before {
+            data::expect_none(&path);
+        }
+        served
     }
 }
 
@@ -174,8 +208,18 @@ fn max_connections() -> usize {
     usize::try_from((descriptors / 4).min(MOST)).expect("it is at most MOST")
 }
 
-async fn serve(mut config: Config, on_missing: OnMissing, studio: Option<Options>) -> anyhow::Result<()> {
-    let directory = take(&config).await?;
+/// Who started a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StartedBy {
+    /// A person or a supervisor, by `sandbar up`.
+    Person,
+    /// A command that found none.
+    Command,
+}
+
+async fn serve(mut config: Config, on_missing: OnMissing, studio: Option<Options>, started_by: StartedBy) -> anyhow::Result<()> {
+    let directory = take(&config, started_by).await?;
+    directory.withdraw_note()?;
     let api_key = match &config.api_key {
         Some(key) => key.clone(),
         None => directory.api_key()?,
@@ -208,6 +252,9 @@ async fn serve(mut config: Config, on_missing: OnMissing, studio: Option<Options
         ephemeral: config.ephemeral,
         domain: Some(domain.clone()),
         everywhere,
+        on_demand: started_by == StartedBy::Command,
+        database: studio.as_ref().and_then(|studio| studio.database.as_ref()).map(|url| url.expose().to_owned()),
+        serving: true,
     };
     directory.write_note(&note)?;
     let mut out = std::io::stdout();
@@ -369,16 +416,32 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Takes the data directory, or says who has it.
-async fn take(config: &Config) -> anyhow::Result<DataDirectory> {
+/// Takes the data directory, or says who has it. A server that a command started makes room for one that a person starts; its
+/// sandboxes live on, as they do over any restart.
+async fn take(config: &Config, started_by: StartedBy) -> anyhow::Result<DataDirectory> {
     /// A client that asks for the server, and a server that is on its way out, are gone by then.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    /// For a server that finishes what it does for workspaces and builds.
+    const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
     const LOOK_AGAIN: Duration = Duration::from_millis(20);
     let path = config.data.display();
-    let deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + TIMEOUT;
+    let mut asked = None;
     loop {
         match DataDirectory::take(&config.data)? {
             Ok(directory) => return Ok(directory),
+            Err(Busy(Some(note)))
+                if started_by == StartedBy::Person && note.on_demand && !note.ephemeral && asked != Some(note.pid) =>
+            {
+                eprintln!("asking the server that a command had started (process {}) to make room…", note.pid);
+                let pid = i32::try_from(note.pid).ok().and_then(Pid::from_raw).context("its note is damaged")?;
+                kill_process(pid, Signal::TERM).with_context(|| format!("cannot reach process {}", note.pid))?;
+                asked = Some(note.pid);
+                deadline = Instant::now() + HANDOVER_TIMEOUT;
+            }
+            Err(Busy(Some(note))) if asked == Some(note.pid) && Instant::now() < deadline => {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
             Err(Busy(Some(note))) => bail!(
                 "{path} is in use by the server at {} (process {}); `sandbar down{}` ends it, \
                  --data names another directory",

@@ -73,7 +73,10 @@ fn local(config: &Config) -> Result<String, String> {
     match data::find_server(&config.data) {
         Ok(Found::Serving(note)) => Ok(format!("this machine; the server answers at {}", note.url)),
         Ok(Found::Busy) => Ok("this machine; the server is just starting or stopping".to_owned()),
-        Ok(Found::Nobody | Found::Dead { .. }) => Ok("this machine; a server is started when it is needed".to_owned()),
+        Ok(Found::Nobody | Found::Dead { .. }) => match data::expected_server(&config.data) {
+            Some(expected) => Err(format!("this machine; its server does not run: `{}` starts it", expected.command)),
+            None => Ok("this machine; a server is started when it is needed".to_owned()),
+        },
         Err(error) => Err(format!("cannot look into {}: {error}", config.data.display())),
     }
 }

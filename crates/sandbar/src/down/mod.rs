@@ -3,7 +3,7 @@
 
 mod save;
 
-use self::save::{Kept, Unsaved};
+use self::save::{Kept, Target, Unsaved};
 use crate::config::{Config, Overrides};
 use crate::data::{self, Busy, DataDirectory, Found, ServerNote};
 use crate::workspace::house::Place;
@@ -112,17 +112,31 @@ impl Down {
         // Before any thread exists: namespaces belong to the whole process.
         engine::enter_private_mounts(&config.data).context("cannot make namespaces")?;
         let place = Place { config: self.config.clone(), data: Some(config.data.clone()), wait: WAIT };
-        let mut serving = serving(&config.data)?;
+        let target = Target { place, database: data::known_database(&config.data) };
+        let expected = data::expected_server(&config.data);
+        let serving = serving(&config.data)?;
+        if serving.is_none() {
+            // One may be started to save what is there.
+            data::expect_none(&config.data);
+        }
+        let done = self.end(&config, &target, serving);
+        if let (Err(_), Some(expected)) = (&done, expected) {
+            data::expect_server(&config.data, &expected)?;
+        }
+        done
+    }
+
+    fn end(&self, config: &Config, target: &Target, mut serving: Option<(ServerNote, Rows)>) -> anyhow::Result<()> {
         if serving.is_none()
             && !self.yes
-            && has_workspaces(&config)?
-            && runtime::block_on(save::start_server(&config, &place))?
+            && has_workspaces(config)?
+            && runtime::block_on(save::start_server(config, target))?
         {
             serving = self::serving(&config.data)?;
         }
         let careful = !self.yes && !serving.as_ref().is_some_and(|(server, _)| server.ephemeral);
         let mut kept = match serving {
-            Some((server, rows)) => self.keep(&place, &server, rows, careful)?,
+            Some((server, rows)) => self.keep(target, &server, rows, careful)?,
             None => Kept::default(),
         };
         let (directory, server) = take_from_server(&config.data)?;
@@ -130,7 +144,7 @@ impl Down {
         // A server ended its own; what an earlier one left behind is ended here.
         let left = runtime::block_on(async {
             let on_missing = if self.yes { OnMissing::Accept } else { OnMissing::Refuse };
-            let node = up::open_node(&config, &directory, on_missing).await?;
+            let node = up::open_node(config, &directory, on_missing).await?;
             let found = workspaces_in(&node, if careful { save::UNKNOWN } else { save::AS_ASKED });
             if careful && !found.is_empty() {
                 node.close(Closing::Keep).await.context("cannot leave the sandboxes as they are")?;
@@ -140,16 +154,17 @@ impl Down {
             node.close(Closing::End).await.context("cannot end the sandboxes")
         })?;
         runtime::block_on(async {
-            save::note_ended(&place, &kept).await;
+            save::note_ended(target, &kept).await;
             Ok(())
         })?;
         engine::remove_shared_files(directory.path()).context("cannot remove the templates' files")?;
+        directory.forget_server();
         self.report(server, by_server * usize::from(server.is_some()) + left, &kept);
         Ok(())
     }
 
     /// Saves the files of the workspaces that a server has, if that is wanted.
-    fn keep(&self, place: &Place, server: &ServerNote, rows: Rows, careful: bool) -> anyhow::Result<Kept> {
+    fn keep(&self, target: &Target, server: &ServerNote, rows: Rows, careful: bool) -> anyhow::Result<Kept> {
         let rows = match rows {
             Ok(rows) if careful => rows,
             Ok(rows) => {
@@ -167,7 +182,7 @@ impl Down {
         if rows.is_empty() {
             return Ok(Kept::default());
         }
-        let kept = runtime::block_on(save::save(place, rows, self.json))?;
+        let kept = runtime::block_on(save::save(target, rows, self.json))?;
         if kept.unsaved.is_empty() { Ok(kept) } else { Err(refusal(&kept.unsaved)) }
     }
 

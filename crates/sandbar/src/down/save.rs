@@ -10,7 +10,7 @@ use crate::workspace::house::{Due, House, Place};
 use anyhow::Context as _;
 use futures::TryStreamExt as _;
 use sdk::model::ListedSandbox;
-use sdk::{Client, ListQuery};
+use sdk::{Client, ListQuery, Secret};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -67,6 +67,13 @@ fn named(row: &ListedSandbox) -> String {
     row.metadata.get(METADATA).cloned().unwrap_or_default()
 }
 
+/// Whose workspaces are saved.
+pub(super) struct Target {
+    pub(super) place: Place,
+    /// The studio's, where its server was given one.
+    pub(super) database: Option<Secret>,
+}
+
 /// How it went.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
@@ -84,12 +91,13 @@ pub(super) async fn sandboxes(server: &ServerNote) -> anyhow::Result<Vec<ListedS
 
 /// Starts the server of a data directory, if the records know of workspaces on this machine: without a server their files
 /// cannot be reached. Says whether it did.
-pub(super) async fn start_server(config: &Config, place: &Place) -> anyhow::Result<bool> {
+pub(super) async fn start_server(config: &Config, target: &Target) -> anyhow::Result<bool> {
+    let place = &target.place;
     let house = House::open(place, true).await.context("cannot look for workspaces; --yes does without")?;
     let views = house.workspaces().list().await;
     house.close(Due::LeftOut).await;
     let mut views = views?;
-    if let Some(studio) = studio_of(place, Search::Start).await? {
+    if let Some(studio) = studio_of(target, Search::Start).await? {
         views.extend(studio.list().await?);
     }
     let local = config.local_providers()?;
@@ -102,9 +110,10 @@ pub(super) async fn start_server(config: &Config, place: &Place) -> anyhow::Resu
 }
 
 /// Saves the workspaces that these sandboxes belong to. What cannot be saved is said, and nothing is ended.
-pub(super) async fn save(place: &Place, rows: Vec<ListedSandbox>, silent: bool) -> anyhow::Result<Kept> {
-    let house = House::open(place, silent).await.context("cannot look for the workspaces of these sandboxes")?;
-    let kept = match studio_of(place, Search::Start).await {
+pub(super) async fn save(target: &Target, rows: Vec<ListedSandbox>, silent: bool) -> anyhow::Result<Kept> {
+    let house =
+        House::open(&target.place, silent).await.context("cannot look for the workspaces of these sandboxes")?;
+    let kept = match studio_of(target, Search::Start).await {
         Ok(studio) => save_in(&house, studio.as_ref(), rows).await,
         Err(error) => Err(error),
     };
@@ -121,7 +130,8 @@ enum Search {
 }
 
 /// The studio of this server keeps the workspaces of its jobs in records of its own.
-async fn studio_of(place: &Place, server: Search) -> anyhow::Result<Option<Workspaces>> {
+async fn studio_of(target: &Target, server: Search) -> anyhow::Result<Option<Workspaces>> {
+    let Target { place, database } = target;
     let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
     let config = Config::load(place.config.as_deref(), &overrides)?;
     let local: Arc<dyn LocalServer> = match server {
@@ -129,7 +139,7 @@ async fn studio_of(place: &Place, server: Search) -> anyhow::Result<Option<Works
         Search::Look => Arc::new(LocalFinder::new(&config)),
     };
     let settings = Settings { lease_wait: place.wait, ..Settings::default() };
-    studio::workspaces_of(&config, &local, settings).await
+    studio::workspaces_of(&config, &local, settings, database.as_ref()).await
 }
 
 async fn save_in(house: &House, studio: Option<&Workspaces>, rows: Vec<ListedSandbox>) -> anyhow::Result<Kept> {
@@ -206,7 +216,7 @@ struct Ended<'a> {
 
 /// Notes in this user's records and in the studio's which sandboxes are no more: they cost nothing from now on. What cannot be noted
 /// is found out when the workspace is next used.
-pub(super) async fn note_ended(place: &Place, kept: &Kept) {
+pub(super) async fn note_ended(target: &Target, kept: &Kept) {
     let saved = kept.saved.iter().map(|Saved { workspace, sandbox, .. }| {
         let files = LastFiles::Saved;
         Ended { workspace: workspace.to_string(), sandbox, files }
@@ -219,14 +229,14 @@ pub(super) async fn note_ended(place: &Place, kept: &Kept) {
     if ended.is_empty() {
         return;
     }
-    match House::looking(place).await {
+    match House::looking(&target.place).await {
         Ok(house) => {
             note_in(house.workspaces(), &ended).await;
             house.close(Due::LeftOut).await;
         }
         Err(error) => warn!(error = format!("{error:#}"), "the end of sandboxes was not noted"),
     }
-    match studio_of(place, Search::Look).await {
+    match studio_of(target, Search::Look).await {
         Ok(Some(studio)) => note_in(&studio, &ended).await,
         Ok(None) => {}
         Err(error) => warn!(error = format!("{error:#}"), "the end of the studio's sandboxes was not noted"),

@@ -95,12 +95,13 @@ pub(crate) async fn workspaces_of(
     config: &Config,
     local: &Arc<dyn LocalServer>,
     settings: workspace::Settings,
+    database: Option<&Secret>,
 ) -> anyhow::Result<Option<Workspaces>> {
-    if location(config, None)?.is_none() {
+    if location(config, database)?.is_none() {
         return Ok(None);
     }
-    let opened =
-        Workspaces::from_config(&workspaces(config, None)?, &config::variable, local, Arc::new(Nobody), settings).await;
+    let (workspaces, variables) = (workspaces(config, database)?, variables(database));
+    let opened = Workspaces::from_config(&workspaces, &variables, local, Arc::new(Nobody), settings).await;
     Ok(Some(opened.context("the studio's workspaces cannot be opened")?))
 }
 

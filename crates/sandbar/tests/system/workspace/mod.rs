@@ -4,6 +4,7 @@ mod kept;
 mod left;
 mod life;
 mod places;
+mod server;
 mod tools;
 
 use crate::support::{Program, Server};

@@ -1,0 +1,130 @@
+//! Whose server it is: commands start one where none is known, and wait for the one that `sandbar up` started.
+
+use super::{Down, User, of};
+use crate::support::program::text;
+use crate::support::{Program, Server, eventually};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use testing::{Launch, Running};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[test]
+fn a_command_waits_for_the_server_that_was_started_by_a_person() {
+    let mut server = Server::with(&["--no-studio"]);
+    let user = User::of(&server);
+    user.workspace.must(&["create", "shop"]);
+    let id = user.sandbox("shop");
+    user.says("shop", "echo kept >file");
+    server.kill_9();
+    let mut waiting = user.workspace.command(&["exec", "shop", "-c", "cat file"]);
+    let mut waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut said = BufReader::new(waiting.stderr.take().expect("it is piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("text");
+    assert!(line.contains("does not run; waiting") && line.contains("--no-studio"), "{line}");
+    // As its supervisor does: nothing is in its way.
+    server.start_again();
+    let mut output = String::new();
+    waiting.stdout.take().expect("it is piped").read_to_string(&mut output).expect("text");
+    assert!(waiting.wait().expect("it ends").success());
+    assert_eq!((output.as_str(), user.sandbox("shop")), ("kept\n", id));
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+#[test]
+fn a_server_that_a_command_started_makes_room_for_one_that_a_person_starts() {
+    let user = User::with(|program| program);
+    user.configure("listen = \"127.0.0.1:0\"\n");
+    let _down = Down(&user);
+    let id = of(&user.workspace.json(&["create", "shop"]), "sandboxID");
+    user.says("shop", "(while :; do date >ticks; sleep 0.1; done) >/dev/null 2>&1 & echo $! >pid");
+    let data = user.home.path().join("data/sandbar");
+    let note = || -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(data.join("server.json")).expect("a server was here")).expect("JSON")
+    };
+    let first = note()["pid"].clone();
+    let program = testing::program();
+    let launch = || Launch { program: &program, data: &data, arguments: &[], umask: "022", user: None };
+    let started = Running::launch(launch());
+    assert_ne!(note()["pid"], first);
+    assert_eq!(user.sandbox("shop"), id);
+    assert_eq!(user.says("shop", "kill -0 $(cat pid) && echo runs"), "runs\n", "the sandbox lived on");
+    // It stays the directory's, also after it was killed and while it is away.
+    drop(started);
+    eventually("it has ended", PATIENCE, || (note()["serving"] == false).then_some(()));
+    let started = Instant::now();
+    let refused = user.workspace.fails(1, &["exec", "shop", "--", "true"]);
+    assert!(refused.contains("did not come back within") && refused.contains("sandbar up"), "{refused}");
+    assert!(started.elapsed() < PATIENCE, "it is bounded");
+    let again = Running::launch(launch());
+    assert_eq!(user.says("shop", "kill -0 $(cat pid) && echo runs"), "runs\n");
+    drop(again);
+    // Saying that it is over forgets it.
+    user.down.must(&[]);
+    assert_eq!(user.says("shop", "echo again"), "again\n", "a command starts one");
+}
+
+/// Accepts, and never answers.
+fn hanging() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("it has one"));
+    (listener, address)
+}
+
+#[test]
+fn a_store_that_hangs_delays_no_command_that_does_not_need_it() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    user.workspace.must(&["create", "shop"]);
+    user.says("shop", "cd project && git init -q . && echo 1 >file");
+    let (_listener, endpoint) = hanging();
+    user.configure(&format!("[objects]\nurl = \"s3://bucket\"\nendpoint = \"{endpoint}\"\n"));
+    let keys =
+        |program: Program| program.variable("AWS_ACCESS_KEY_ID", "key").variable("AWS_SECRET_ACCESS_KEY", "secret");
+    let workspace = keys(Program::new("workspace").at(&server))
+        .variable("XDG_DATA_HOME", user.home.path().join("data"))
+        .variable("XDG_CONFIG_HOME", user.home.path().join("config"));
+    let quick = |arguments: &[&str], most: u64| {
+        let started = Instant::now();
+        workspace.must(arguments);
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(most), "{arguments:?} took {took:?}");
+    };
+    quick(&["exec", "shop", "--", "true"], 20);
+    let commit = "cd project && git add . && git -c user.name=T -c user.email=t@example.com commit -qm one";
+    quick(&["exec", "shop", "-c", commit], 20);
+    quick(&["list"], 20);
+    user.configure("");
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+/// A studio whose records are in Postgres: the server knows where, and `down` asks its note.
+#[test]
+fn down_saves_the_workspaces_of_a_studio_on_postgres() {
+    let database = testing::postgres::database();
+    let server = Server::with(&["--database", &database]);
+    let studio = User::with(|program| program.at(&server).variable("STUDIO_DATABASE", &database));
+    let objects = server.data().join("studio/objects");
+    studio.configure(&format!(
+        "[records]\nurl_env = \"STUDIO_DATABASE\"\n[objects]\nurl = \"file://{}\"\n",
+        objects.display()
+    ));
+    let id = of(&studio.workspace.json(&["create", "job"]), "sandboxID");
+    studio.says("job", "echo built >file");
+    let owner = User::of(&server);
+    let ended = owner.down.json(&[]);
+    assert_eq!(
+        (of(&ended["saved"][0], "workspace"), of(&ended["saved"][0], "sandboxID")),
+        ("job".into(), id),
+        "{ended}"
+    );
+    let shown = studio.workspace.json(&["list"]);
+    assert_eq!(of(&shown[0], "state"), "stopped", "its end is noted: {shown}");
+    let note = server.file("server.json");
+    assert!(!note.exists(), "nothing is left of the password");
+    let said = owner.down.run(&[]);
+    assert!(!text(&said.stdout).contains("postgres") && !text(&said.stderr).contains("postgres"), "{said:?}");
+}
