@@ -8,7 +8,7 @@ use browser::{Browser, BrowserConfig, CaptureRequest, Origin, Upstream};
 use http::Uri;
 use http::header::HOST;
 use sdk::{Connect, PortRoute, Sandbox};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tools::{Capture, CaptureError, Screenshots, Shot, Shots};
 
 /// What an edge answers when nobody listens on a port.
@@ -19,6 +19,8 @@ pub(crate) struct Pictures {
     config: Config,
     store: StoreConfig,
     tools: OnceLock<Result<Tools, CaptureError>>,
+    /// Where those are that were taken, in order.
+    stored: Mutex<Vec<String>>,
 }
 
 struct Tools {
@@ -32,7 +34,7 @@ impl Pictures {
     /// Kept where the configuration says, else below the data directory.
     pub(crate) fn new(config: &Config) -> Arc<Self> {
         let store = config.screenshots.store(&config.data, config::variable);
-        Arc::new(Self { config: config.clone(), store, tools: OnceLock::new() })
+        Arc::new(Self { config: config.clone(), store, tools: OnceLock::new(), stored: Mutex::default() })
     }
 
     /// What an agent asks for in one sandbox.
@@ -61,11 +63,13 @@ impl Pictures {
         for shot in seen.shots {
             let stored = store.put(job, occasion, &shot.name, shot.webp.clone()).await;
             let stored = stored.map_err(|error| CaptureError::Failed(told(&error)))?;
-            // A path of this machine says nothing to a model or to somebody at another one, and is none of theirs.
+            // A path of this machine says nothing to a model or to a person at another one, and is none of theirs.
+            let place = stored.url.to_string();
             let url = match stored.url.scheme() {
                 "file" => host.as_ref().and_then(|host| host.url(&stored.key)),
                 _ => Some(stored.url.into()),
             };
+            self.stored.lock().unwrap_or_else(PoisonError::into_inner).push(url.clone().unwrap_or(place));
             shots.push(Shot {
                 viewport: shot.name,
                 width: shot.width,
@@ -99,6 +103,11 @@ impl Pictures {
             Ok(Tools { browser, store, host })
         });
         started.as_ref().map_err(Clone::clone)
+    }
+
+    /// Where the screenshots are that were taken so far, in order.
+    pub(crate) fn stored(&self) -> Vec<String> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends the browser, if there is one.

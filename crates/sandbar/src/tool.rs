@@ -7,7 +7,7 @@ use crate::sandbox::endpoint::Endpoint;
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::sandbox::{explain, keep};
 use crate::screenshots::Pictures;
-use crate::workspace::house::{Due, House};
+use crate::workspace::house::{Due, House, Wait};
 use crate::{logging, runtime};
 use anyhow::Context as _;
 use clap::Args;
@@ -59,6 +59,8 @@ pub(crate) struct Tool {
     /// The workspace to work in, whichever sandbox it is in
     #[arg(long, value_name = "NAME", conflicts_with = "sandbox")]
     workspace: Option<WorkspaceName>,
+    #[command(flatten)]
+    wait: Wait,
     /// Whose directory, variables and background tasks the call shares
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION)]
     session: String,
@@ -87,7 +89,7 @@ impl Tool {
         }
         let mut stops = Stops::install()?;
         if let Some(name) = &self.workspace {
-            let house = House::quiet(&self.endpoint).await?;
+            let house = House::quiet(&self.endpoint, self.wait.wait).await?;
             let done = self.call_in(&house, name, input, &mut stops).await;
             house.close(Due::Taken).await;
             return done;

@@ -217,7 +217,12 @@ enum StartedBy {
     Command,
 }
 
-async fn serve(mut config: Config, on_missing: OnMissing, studio: Option<Options>, started_by: StartedBy) -> anyhow::Result<()> {
+async fn serve(
+    mut config: Config,
+    on_missing: OnMissing,
+    studio: Option<Options>,
+    started_by: StartedBy,
+) -> anyhow::Result<()> {
     let directory = take(&config, started_by).await?;
     directory.withdraw_note()?;
     let api_key = match &config.api_key {

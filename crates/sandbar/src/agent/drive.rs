@@ -5,7 +5,7 @@ use super::open_records;
 use super::view::View;
 use crate::mcp::Beside;
 use crate::sandbox::interrupt::{Stop, Stops};
-use crate::workspace::house::{Due, House};
+use crate::workspace::house::{Due, Ending, House};
 use agent::approval::{Approver, Desk, Nobody};
 use agent::model::Model;
 use agent::{Books, Feed, OnWorkspace, Parts, Plan, Report, Run, RunError, RunId, RunRecords, StopReason, Workplace};
@@ -37,11 +37,13 @@ pub(super) struct Drive {
     pub(super) heard: bool,
     /// Where MCP clients may join.
     pub(super) mcp: Option<SocketAddr>,
+    /// What becomes of the workspace.
+    pub(super) ending: Ending,
 }
 
 impl Drive {
     pub(super) async fn run(self, id: RunId, begin: Begin) -> anyhow::Result<ExitCode> {
-        let Self { house, url, workspace, model, preview_port, json, heard, mcp } = self;
+        let Self { house, url, workspace, model, preview_port, json, heard, mcp, ending } = self;
         let house = Arc::new(house);
         let mut stops = Stops::install()?;
         let records: Arc<dyn RunRecords> = Arc::new(open_records(&url).await?);
@@ -88,7 +90,16 @@ impl Drive {
             // At a limit the run has done so itself.
             save(&place, &mut stops).await;
         }
-        house.close(if stopped.is_some() { Due::LeftOut } else { Due::Taken }).await;
+        let due = if stopped.is_some() { Due::LeftOut } else { Due::Taken };
+        let finish = async {
+            house.finish_screenshots(due).await;
+            house.finish(&workspace, Some(preview_port), ending).await;
+        };
+        tokio::select! {
+            () = finish => {}
+            stop = stops.next() => at_once(stop),
+        }
+        house.close(due).await;
         Ok(match (report.stop_reason, stopped) {
             (StopReason::Completed, _) => ExitCode::SUCCESS,
             (_, Some(stop)) => stop.exit(),

@@ -3,7 +3,7 @@
 use super::drive::{Begin, Drive};
 use super::{keys, records_url};
 use crate::sandbox::values::{self, Variable};
-use crate::workspace::house::{House, Place};
+use crate::workspace::house::{Ending, House, Place};
 use crate::{logging, runtime};
 use agent::approval::{Decision, Policy, Rule};
 use agent::model::{Choice, Price};
@@ -77,6 +77,9 @@ pub(crate) struct Start {
     /// Let MCP clients work in the workspace meanwhile; prints the URL and the token
     #[arg(long, value_name = "ADDR")]
     mcp: Option<SocketAddr>,
+    /// Leave the workspace running at the end; it is paused otherwise
+    #[arg(long)]
+    keep_running: bool,
     /// Print one JSON object an event, also on a terminal
     #[arg(long)]
     json_events: bool,
@@ -170,7 +173,8 @@ impl Start {
             details: json!({ "preview_port": self.port, "price": self.limits.price }),
         };
         let (preview_port, heard, mcp) = (self.port, self.json_events, self.mcp);
-        let drive = Drive { house, url, workspace, model: ready, preview_port, json, heard, mcp };
+        let ending = Ending::new(self.keep_running);
+        let drive = Drive { house, url, workspace, model: ready, preview_port, json, heard, mcp, ending };
         drive.run(id, Begin::New(Box::new(plan))).await
     }
 

@@ -5,7 +5,7 @@ use super::run::Limits;
 use super::view::View;
 use super::{open_records, records_url};
 use crate::sandbox::show::{Colour, Show, local_time, printable};
-use crate::workspace::house::{House, Place};
+use crate::workspace::house::{Ending, House, Place};
 use crate::{logging, runtime};
 use agent::approval::{self, Answer, Desk};
 use agent::model::{Choice, Price};
@@ -89,6 +89,9 @@ struct Resume {
     /// Let MCP clients work in the workspace meanwhile; prints the URL and the token
     #[arg(long, value_name = "ADDR")]
     mcp: Option<SocketAddr>,
+    /// Leave the workspace running at the end; it is paused otherwise
+    #[arg(long)]
+    keep_running: bool,
     /// Print one JSON object an event, also on a terminal
     #[arg(long)]
     json_events: bool,
@@ -243,7 +246,7 @@ impl Reply {
 
 impl Resume {
     async fn run(self, place: &Place, json: bool) -> anyhow::Result<ExitCode> {
-        let Self { run: id, limits, mcp, json_events } = self;
+        let Self { run: id, limits, mcp, keep_running, json_events } = self;
         let json = json || json_events || !stdout().is_terminal();
         let url = records_url(place)?;
         let records = open_records(&url).await?;
@@ -269,7 +272,17 @@ impl Resume {
             plan.details["preview_port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(3000);
         let house = House::open(place, true).await?;
         let workspace = house.enter(&name).await?;
-        let drive = Drive { house, url, workspace, model, preview_port, json, heard: json_events, mcp };
+        let drive = Drive {
+            house,
+            url,
+            workspace,
+            model,
+            preview_port,
+            json,
+            heard: json_events,
+            mcp,
+            ending: Ending::new(keep_running),
+        };
         drive.run(id, Begin::Again).await
     }
 }

@@ -11,7 +11,7 @@ pub(crate) use beside::Beside;
 use crate::sandbox::endpoint::Endpoint;
 use crate::sandbox::interrupt::Stops;
 use crate::screenshots::Pictures;
-use crate::workspace::house::{Due, House};
+use crate::workspace::house::{Due, Ending, House, Wait};
 use crate::{logging, runtime};
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -40,7 +40,8 @@ Examples:
   sandbar mcp --http 127.0.0.1:4981             for clients that connect; prints the URL and the token
 
 Without --sandbox, one is made at the first call; the answer names it, and it is paused when the client leaves. One that
-exists is left as it was found: running, or paused again. A workspace is this program's own while a client works there.
+exists is left as it was found: running, or paused again. A workspace is this program's own while a client works there, and
+is paused when the client has left, unless --keep-running says otherwise.
 
 Over HTTP every request needs `Authorization: Bearer TOKEN`. The token is a new one at each start, unless --token-file
 or $SANDBAR_MCP_TOKEN says it.")]
@@ -51,6 +52,11 @@ pub(crate) struct Mcp {
     /// Work in this workspace
     #[arg(long, value_name = "NAME", conflicts_with_all = ["sandbox", "template"])]
     workspace: Option<WorkspaceName>,
+    #[command(flatten)]
+    wait: Wait,
+    /// Leave the workspace running when the client has left; it is paused otherwise
+    #[arg(long, requires = "workspace")]
+    keep_running: bool,
     /// What a new sandbox is made from
     #[arg(long, value_name = "TEMPLATE", default_value = "base")]
     template: String,
@@ -78,7 +84,8 @@ impl Mcp {
 
     async fn serve(self) -> anyhow::Result<()> {
         let stop = stop_on_signals()?;
-        let Self { sandbox, workspace, template, session, http, token_file, allow_host, endpoint } = self;
+        let Self { sandbox, workspace, wait, keep_running, template, session, http, token_file, allow_host, endpoint } =
+            self;
         let serve = async |workplaces: Arc<dyn Workplaces>| {
             let server = Server::new(workplaces, Settings { session, ..Settings::default() });
             match http {
@@ -92,8 +99,9 @@ impl Mcp {
             pictures.close().await;
             return done;
         };
-        let house = Arc::new(House::quiet(&endpoint).await?);
-        let done = serve(Arc::new(Residence::new(Arc::clone(&house), name))).await;
+        let house = Arc::new(House::quiet(&endpoint, wait.wait).await?);
+        let ending = Ending::new(keep_running);
+        let done = serve(Arc::new(Residence::new(Arc::clone(&house), name, ending))).await;
         house.close(Due::Taken).await;
         done
     }

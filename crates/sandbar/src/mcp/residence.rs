@@ -1,7 +1,7 @@
 //! One workspace for the clients. It is this process's own while somebody works there.
 
 use super::stay;
-use crate::workspace::house::House;
+use crate::workspace::house::{Ending, House};
 use async_trait::async_trait;
 use mcp::{Contents, EnterError, Entered, ReadError, Workplace, Workplaces};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use workspace::{Workspace, WorkspaceName};
 pub(super) struct Residence {
     house: Arc<House>,
     name: WorkspaceName,
+    ending: Ending,
     /// While somebody works there.
     here: Mutex<Option<Here>>,
 }
@@ -19,20 +20,18 @@ pub(super) struct Residence {
 #[derive(Clone)]
 struct Here {
     workspace: Workspace,
-    /// It slept when we came, and shall again.
-    pause: bool,
     port: Option<u16>,
 }
 
 impl Residence {
-    pub(super) fn new(house: Arc<House>, name: WorkspaceName) -> Self {
-        Self { house, name, here: Mutex::default() }
+    pub(super) fn new(house: Arc<House>, name: WorkspaceName, ending: Ending) -> Self {
+        Self { house, name, ending, here: Mutex::default() }
     }
 
     async fn come(&self) -> anyhow::Result<Here> {
         let view = self.house.look(&self.name).await?;
         let workspace = self.house.enter(&self.name).await?;
-        Ok(Here { workspace, pause: view.paused, port: view.dev_server.map(|server| server.port) })
+        Ok(Here { workspace, port: view.dev_server.map(|server| server.port) })
     }
 }
 
@@ -52,10 +51,8 @@ impl Workplaces for Residence {
     }
 
     async fn leave(&self) {
-        let Some(Here { workspace, pause, .. }) = self.here.lock().await.take() else { return };
-        if pause && let Err(error) = workspace.pause().await {
-            eprintln!("sandbar: workspace {} could not be paused: {error}", self.name);
-        }
+        let Some(Here { workspace, port }) = self.here.lock().await.take() else { return };
+        self.house.finish(&workspace, port, self.ending).await;
         drop(workspace);
         self.house.leave().await;
     }
@@ -72,7 +69,7 @@ impl Room {
     /// In a workspace that somebody else of this process works in too.
     pub(super) fn shared(house: Arc<House>, workspace: Workspace, port: u16) -> Self {
         let name = workspace.name().clone();
-        Self { house, name, here: Here { workspace, pause: false, port: Some(port) } }
+        Self { house, name, here: Here { workspace, port: Some(port) } }
     }
 }
 

@@ -25,6 +25,17 @@ use workspace::{OpenError, Settings, Workspace, WorkspaceName, WorkspaceView, Wo
 /// How long somebody waits without being told what for.
 const UNTOLD: Duration = Duration::from_secs(1);
 
+/// Screenshots that are named at the end of work.
+const LAST_SCREENSHOTS: usize = 4;
+
+/// How long a workspace is waited for that another process has.
+#[derive(Args)]
+pub(crate) struct Wait {
+    /// How long to wait for a workspace that another process has
+    #[arg(long, value_name = "SECONDS", value_parser = values::duration, default_value = "20s")]
+    pub(crate) wait: Duration,
+}
+
 /// Which workspaces are meant.
 #[derive(Args)]
 #[command(next_help_heading = "Configuration")]
@@ -36,7 +47,7 @@ pub(crate) struct Place {
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// How long to wait for a workspace that another process has
-    #[arg(long, global = true, value_name = "TIME", value_parser = values::duration, default_value = "20s")]
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = values::duration, default_value = "20s")]
     pub(crate) wait: Duration,
 }
 
@@ -68,10 +79,10 @@ impl House {
     }
 
     /// For those who have flags of their own and nothing to say about workspaces.
-    pub(crate) async fn quiet(endpoint: &Endpoint) -> anyhow::Result<Self> {
+    pub(crate) async fn quiet(endpoint: &Endpoint, wait: Duration) -> anyhow::Result<Self> {
         let config = endpoint.config()?;
         let local = starter(&config, endpoint::config_file().as_deref())?;
-        Self::of(&config, local, Settings::default(), true).await
+        Self::of(&config, local, Settings { lease_wait: wait, ..Settings::default() }, true).await
     }
 
     /// For the server itself, which is then the local provider's.
@@ -169,6 +180,35 @@ impl House {
         self.entered.lock().await.push(workspace);
     }
 
+    /// What is done at the end of work in a workspace: it is paused unless it is to run on, and people are told where
+    /// everything is.
+    pub(crate) async fn finish(&self, workspace: &Workspace, port: Option<u16>, ending: Ending) {
+        let name = workspace.name();
+        let preview = match port {
+            Some(port) => photographs::preview(&self.workspaces, name, port).await,
+            None => None,
+        };
+        match ending {
+            Ending::KeepRunning => {
+                eprintln!("sandbar: workspace {name} runs on; `sandbar workspace pause {name}` pauses it");
+            }
+            Ending::Pause => match workspace.pause().await {
+                Ok(()) => eprintln!("sandbar: workspace {name} is paused; `sandbar workspace resume {name}` wakes it"),
+                Err(error) => {
+                    eprintln!("sandbar: workspace {name} could not be paused: {:#}", anyhow::Error::new(error));
+                }
+            },
+        }
+        if let Some(url) = preview {
+            let when = if ending == Ending::Pause { " (once it is awake)" } else { "" };
+            eprintln!("sandbar: preview: {url}{when}");
+        }
+        let screenshots = self.pictures.stored();
+        for url in &screenshots[screenshots.len().saturating_sub(LAST_SCREENSHOTS)..] {
+            eprintln!("sandbar: screenshot: {url}");
+        }
+    }
+
     /// Gives every lease back.
     pub(crate) async fn leave(&self) {
         for workspace in self.entered.lock().await.drain(..) {
@@ -176,13 +216,18 @@ impl House {
         }
     }
 
-    /// Gives every lease back, and takes the pictures that are due.
-    pub(crate) async fn close(&self, due: Due) {
-        self.leave().await;
+    /// Takes the screenshots that are due, or leaves them out. None is taken afterwards.
+    pub(crate) async fn finish_screenshots(&self, due: Due) {
         match due {
             Due::Taken => self.photographer.finish().await,
             Due::LeftOut => self.photographer.stop().await,
         }
+    }
+
+    /// Gives every lease back, and takes the pictures that are due.
+    pub(crate) async fn close(&self, due: Due) {
+        self.leave().await;
+        self.finish_screenshots(due).await;
         self.progress.done();
         self.pictures.close().await;
     }
@@ -191,6 +236,19 @@ impl House {
 /// This machine's server, found or started.
 fn starter(config: &Config, file: Option<&Path>) -> anyhow::Result<Arc<dyn LocalServer>> {
     Ok(Arc::new(LocalStarter::new(config, file)?))
+}
+
+/// What becomes of a workspace when the work in it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Pause,
+    KeepRunning,
+}
+
+impl Ending {
+    pub(crate) fn new(keep_running: bool) -> Self {
+        if keep_running { Self::KeepRunning } else { Self::Pause }
+    }
 }
 
 /// What becomes of pictures that are due.
@@ -208,7 +266,9 @@ pub(crate) fn explain(error: OpenError) -> anyhow::Error {
             anyhow!("there is no workspace {name}; `sandbar workspace list` shows those there are")
         }
         OpenError::Held { workspace, owner, .. } => {
-            anyhow!("workspace {workspace} is in use by {owner}; try again when it has done")
+            anyhow!(
+                "workspace {workspace} is in use by {owner}; try again when it has done, or wait longer with --wait"
+            )
         }
         other => other.into(),
     }

@@ -168,6 +168,13 @@ async fn running(workspaces: &Workspaces, view: &WorkspaceView) -> anyhow::Resul
     })
 }
 
+/// Where people see what a workspace serves on a port; none where it does not run or nothing listens.
+pub(super) async fn preview(workspaces: &Workspaces, name: &WorkspaceName, port: u16) -> Option<String> {
+    let view = workspaces.show(name).await.ok()?;
+    let sandbox = running(workspaces, &view).await.ok()??;
+    listens(&sandbox, port).await.then(|| sandbox.url(port))
+}
+
 /// Whether it is worth starting a browser.
 async fn listens(sandbox: &Sandbox, port: u16) -> bool {
     let line = format!("exec 3<>/dev/tcp/127.0.0.1/{port} || exec 3<>/dev/tcp/::1/{port}");

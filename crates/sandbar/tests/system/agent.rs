@@ -68,7 +68,14 @@ fn a_run_is_told_recorded_and_ends_as_its_exit_code_says() {
     let user = User::of(&server);
     let good =
         user.script(&json!([bash("pwd && echo hello > a.txt"), { "expect": "/home/user/project", "text": "Done." }]));
-    let told = events(&user.run.must(&["--goal", "Say hello", "--workspace", "shop", "--model", &good]));
+    let done = user.run.run(&["--goal", "Say hello", "--workspace", "shop", "--model", &good]);
+    let told = events(&crate::support::program::text(&done.stdout));
+    let ending = crate::support::program::text(&done.stderr);
+    assert!(
+        done.status.success() && ending.contains("workspace shop is paused; `sandbar workspace resume shop`"),
+        "{ending}"
+    );
+    assert_eq!(user.workspace.json(&["show", "shop"])["paused"], true, "its work has ended");
     assert_eq!(told[0]["type"], "run_started");
     let id = told[0]["run_id"].as_str().expect("an id").to_owned();
     let last = told.last().expect("events");
@@ -89,6 +96,16 @@ fn a_run_is_told_recorded_and_ends_as_its_exit_code_says() {
         "{timeline}"
     );
     assert!(user.runs.fails(1, &["resume", &id]).contains("has completed"));
+
+    // It runs on where somebody wants that, and the end says where it is seen.
+    let served = user.script(&json!([
+        bash("echo hi >index.html; (setsid python3 -m http.server 3000 >/dev/null 2>&1 &); until curl -sf localhost:3000 >/dev/null; do sleep 0.1; done"),
+        { "text": "Done." },
+    ]));
+    let done = user.run.run(&["--goal", "Serve", "--workspace", "shop", "--model", &served, "--keep-running"]);
+    let ending = crate::support::program::text(&done.stderr);
+    assert!(ending.contains("workspace shop runs on") && ending.contains("sandbar: preview: http"), "{ending}");
+    assert_eq!(user.workspace.json(&["show", "shop"])["paused"], false);
 
     // It is stopped at its limit, and goes on when that is raised.
     let endless = user.script(&json!((0..4).map(|number| bash(&format!("echo {number}"))).collect::<Vec<_>>()));

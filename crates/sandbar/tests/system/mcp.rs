@@ -163,7 +163,11 @@ async fn a_workspace_is_worked_in_and_given_back() {
     let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
     assert_eq!(client.bash("cat file").await, "kept\n[exit 0]");
     client.leave().await;
-    assert_eq!(workspace.json(&["show", "shop"])["paused"], true, "as it was found");
+    assert_eq!(workspace.json(&["show", "shop"])["paused"], true, "its work has ended");
+    let client = Client::of(program("mcp").command(&["--workspace", "shop", "--keep-running"])).await;
+    assert_eq!(client.bash("cat file").await, "kept\n[exit 0]");
+    client.leave().await;
+    assert_eq!(workspace.json(&["show", "shop"])["paused"], false, "as it was asked for");
 
     let client = Client::of(program("mcp").command(&["--workspace", "none"])).await;
     let failed = client.call("bash", json!({ "command": "true" })).await;
