@@ -16,6 +16,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::service::Service;
+use node::Unwritable;
 
 use crate::content::Content;
 
@@ -23,12 +24,17 @@ pub(crate) type OtherBody = UnsyncBoxBody<Bytes, OtherError>;
 pub(crate) type OtherError = Box<dyn Error + Send + Sync>;
 type Answering = Pin<Box<dyn Future<Output = Response<OtherBody>> + Send>>;
 
+/// Why a part refuses changes, while it does. Called with every `/ready`: it does no I/O.
+pub type Check = Arc<dyn Fn() -> Option<Unwritable> + Send + Sync>;
+
 /// Who answers what is neither the control plane's nor the edge's. By default nobody: then it is 404.
 #[derive(Clone, Default)]
 pub struct Elsewhere {
     service: Option<Arc<dyn Fn(Request<Content>) -> Answering + Send + Sync>>,
     /// What paths must begin with; empty: any.
     prefix: &'static str,
+    /// Its parts in `/ready`.
+    pub(crate) parts: Vec<(&'static str, Check)>,
 }
 
 impl Elsewhere {
@@ -40,19 +46,26 @@ impl Elsewhere {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<OtherError>,
     {
-        let service = Arc::new(move |request| -> Answering {
+        let service = move |request| -> Answering {
             let answering = service.call(request);
             Box::pin(async move {
                 let Ok(response) = answering.await;
                 response.map(|body| body.map_err(Into::into).boxed_unsync())
             })
-        });
-        Self { service: Some(service), prefix: "" }
+        };
+        Self { service: Some(Arc::new(service)), prefix: "", parts: Vec::new() }
     }
 
     /// Only requests whose paths begin with `prefix`; all others are answered as if there were no service.
     pub fn below(self, prefix: &'static str) -> Self {
         Self { prefix, ..self }
+    }
+
+    /// Adds a part whose state `/ready` reports beside the node's.
+    #[must_use]
+    pub fn with_part(mut self, name: &'static str, check: Check) -> Self {
+        self.parts.push((name, check));
+        self
     }
 
     /// The answer, or the request again when there is nobody to answer it.

@@ -20,7 +20,7 @@ mod tally;
 mod tls;
 
 pub use content::Content;
-pub use elsewhere::Elsewhere;
+pub use elsewhere::{Check, Elsewhere};
 pub use server::serve;
 
 use std::fmt;

@@ -1,17 +1,29 @@
 //! Databases as all parts keep them: one SQLite file for one machine, Postgres for a team. What is acknowledged is on the disk, and a
 //! file is for its owner's eyes only: there are tokens and the values of variables in it.
 
+mod filesystem;
+mod gate;
+mod handle;
+mod set_aside;
+
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
 use sea_orm::sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
-use sea_orm::{ConnectOptions, Database, DatabaseConnection, DbErr};
+use sea_orm::{ConnectOptions, DatabaseConnection, DbErr};
 use sea_orm_migration::MigratorTrait;
+
+pub use self::filesystem::explain;
+use self::gate::Gate;
+pub use self::gate::{Unwritable, cause, unwritable};
+pub use self::handle::{Database, Transaction};
+pub use self::set_aside::{SetAside, SetAsideRow};
 
 /// Another process may be writing; none writes for long.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,58 +43,91 @@ const PRIVATE_DIRECTORY: u32 = 0o700;
 /// A database that was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("a file for its owner alone cannot be made")]
-    File(#[from] io::Error),
+    #[error("{}", explain(.path, .source))]
+    File { path: PathBuf, source: io::Error },
+    #[error("the database {} cannot be opened", .path.display())]
+    Sqlite { path: PathBuf, source: DbErr },
     #[error(transparent)]
     Database(#[from] DbErr),
+}
+
+/// Tables that were not brought to the newest form.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrateError {
+    /// Run the newer program again, or restore a backup from before the upgrade.
+    #[error(
+        "{database} was written by a newer version of this program (it has the migration {migration}, which version {} does not \
+         know); run the newer version again, or restore a backup that was made before the upgrade (`sandbar restore`)",
+        env!("CARGO_PKG_VERSION")
+    )]
+    Newer { database: String, migration: String },
+    #[error("the tables of {database} cannot be brought to the newest form")]
+    Failed { database: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 /// Opens what a URL names, `sqlite:///FILE` or `postgres://…`.
 ///
 /// # Errors
 /// It cannot be reached, or is not what the URL says.
-pub async fn connect(url: &str) -> Result<DatabaseConnection, OpenError> {
+pub async fn connect(url: &str) -> Result<Database, OpenError> {
     match url.strip_prefix("sqlite://") {
         Some(path) => open_file(Path::new(path)).await,
-        None => Ok(Database::connect(postgres(url)).await?),
+        None => {
+            let pool = sea_orm::Database::connect(postgres(url)).await?;
+            Ok(Database { writer: pool.clone(), readers: pool, gate: None })
+        }
     }
 }
 
 /// Opens the SQLite database at `file`, and makes it if it is absent.
 ///
-/// # Errors
-/// It cannot be made or read.
-pub async fn open_file(file: &Path) -> Result<DatabaseConnection, OpenError> {
-    make_private(file)?;
-    Ok(Database::connect(sqlite(file, Access::Write)).await?)
-}
-
-/// Connections that only read what `database` holds, which was opened by the same URL. The one connection that writes to a file waits
-/// for the disk with every commit; these wait for nobody, and see what was committed before they ask.
+/// Queries outside of transactions go through connections of their own: the one connection that
+/// writes waits for the disk with every commit, and is closed when the disk is full. They see what
+/// was committed before they ask.
 ///
 /// # Errors
-/// The file cannot be read.
-pub async fn readers(url: &str, database: &DatabaseConnection) -> Result<DatabaseConnection, OpenError> {
-    match url.strip_prefix("sqlite://") {
-        Some(path) => Ok(Database::connect(sqlite(Path::new(path), Access::Read)).await?),
-        None => Ok(database.clone()),
-    }
+/// It cannot be made or read.
+pub async fn open_file(file: &Path) -> Result<Database, OpenError> {
+    make_private(file).map_err(|source| OpenError::File { path: file.to_owned(), source })?;
+    let open = async |access| -> Result<DatabaseConnection, OpenError> {
+        let opened = sea_orm::Database::connect(sqlite(file, access)).await;
+        opened.map_err(|source| OpenError::Sqlite { path: file.to_owned(), source })
+    };
+    let (writer, readers) = (open(Access::Write).await?, open(Access::Read).await?);
+    Ok(Database { writer, readers, gate: Some(Arc::new(Gate::new(file))) })
 }
 
 /// Brings tables to their newest form. Whoever shares a database has a migration table of their own.
 ///
 /// # Errors
-/// The database refuses, also when asked again.
-pub async fn migrate<M: MigratorTrait>(database: &DatabaseConnection) -> Result<(), DbErr> {
+/// [`MigrateError::Newer`] when a later version of the program has been here, or the database
+/// refuses, also when asked again.
+pub async fn migrate<M: MigratorTrait>(database: &Database) -> Result<(), MigrateError> {
     let mut tries = 1;
     loop {
-        match M::up(database, None).await {
-            Err(_) if tries < MIGRATION_TRIES => {}
-            done => return done,
+        let Err(error) = M::up(database, None).await else { return Ok(()) };
+        let name = || database.gate.as_ref().map_or_else(|| "the database".to_owned(), |gate| gate.name());
+        if let Some(migration) = unknown_migration(&error) {
+            return Err(MigrateError::Newer { database: name(), migration });
+        }
+        if tries == MIGRATION_TRIES {
+            let error = match &database.gate {
+                Some(gate) => gate.judge(error, &database.writer),
+                None => error,
+            };
+            return Err(MigrateError::Failed { database: name(), source: cause(error.into()) });
         }
         tokio::time::sleep(MIGRATION_WAIT * tries).await;
         tries += 1;
     }
+}
+
+/// The migration that was applied here and that this program does not have.
+fn unknown_migration(error: &DbErr) -> Option<String> {
+    let DbErr::Custom(message) = error else { return None };
+    let (_, rest) = message.split_once("Migration file of version '")?;
+    let (migration, rest) = rest.split_once('\'')?;
+    rest.contains("is missing").then(|| migration.to_owned())
 }
 
 #[derive(Clone, Copy)]
@@ -105,6 +150,12 @@ fn sqlite(file: &Path, access: Access) -> ConnectOptions {
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT + BUSY_TIMEOUT)
         .sqlx_logging(false)
+        .map_sqlx_sqlite_pool_opts(move |options| match access {
+            Access::Read => options,
+            Access::Write => options
+                .before_acquire(|connection, _| handle::is_reusable(connection))
+                .after_release(|connection, _| handle::is_reusable(connection)),
+        })
         .map_sqlx_sqlite_opts(move |options| {
             options
                 .filename(&file)

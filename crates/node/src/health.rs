@@ -1,25 +1,16 @@
-//! Whether this machine accepts changes. A part that refuses them reports a [`Fault`] until it has recovered by itself.
+//! Whether this machine accepts changes. A part that refuses them reports a [`Fault`] until it has
+//! recovered by itself.
 //!
-//! Both parts report the same way: the port's `fault` is a cheap read of a state that the adapter keeps current
-//! (no I/O, no wait), so that `/health` and `/ready` may ask for it with every request.
+//! Both parts report the same way: the port's `fault` is a cheap read of a state that the adapter
+//! keeps current (no I/O, no wait), so that `/health` and `/ready` may ask for it with every
+//! request.
 
 use std::fmt;
-use std::path::PathBuf;
 
-use jiff::Timestamp;
+pub use database::Unwritable;
 
 use crate::node::Node;
-
-/// A file system or file that refuses changes. What was written before can still be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{} accepts no changes since {since}: {cause}", .path.display())]
-pub struct Unwritable {
-    /// What refuses: the database's file, the pool's mount point or image.
-    pub path: PathBuf,
-    /// What happened and what to do, as one sentence for the operator.
-    pub cause: String,
-    pub since: Timestamp,
-}
+use crate::ports::{RecordsError, Unreadable};
 
 /// A part of the node that refuses changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +56,14 @@ impl Health {
 }
 
 impl Node {
+    /// Rows of the records that this version cannot read. They and their files are kept.
+    ///
+    /// # Errors
+    /// The records cannot be read at all.
+    pub async fn unreadable(&self) -> Result<Vec<Unreadable>, RecordsError> {
+        self.world.records.unreadable().await
+    }
+
     /// Reads what the ports report; does no I/O.
     pub fn health(&self) -> Health {
         let records = self.world.records.fault().map(Fault::RecordsReadOnly);

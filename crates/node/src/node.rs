@@ -166,10 +166,15 @@ impl Node {
         self.world.secrets.load().await?;
         self.world.volumes.load().await?;
         files.extend(self.world.volumes.all().iter().map(|volume| volume.files.clone()));
-        let is_known = |id: &str| templates.iter().any(|template| template.id == id);
+        // Rows of a newer version: what they name is not ours to remove.
+        let unreadable = records.unreadable().await?;
+        files.extend(unreadable.iter().flat_map(|row| row.files.iter().cloned()));
+        let is_known =
+            |id: &str| templates.iter().any(|template| template.id == id) || unreadable.iter().any(|row| row.id == id);
         self.world.builds.uploads.sweep(is_known).await.map_err(OpenError::Uploads)?;
         let machines = kept.iter().filter(|record| record.instance.is_some());
         let mut running: HashSet<SandboxId> = machines.map(|record| record.id.clone()).collect();
+        running.extend(unreadable.iter().filter_map(|row| row.id.parse().ok()));
         let expected = running.len();
         let removed = engine.sweep(&running, &files).await?;
         self.report_swept(&removed, &ended_leases).await?;

@@ -161,7 +161,8 @@ pub trait Engine: Trash {
     async fn create_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
     /// Opens a volume. [`EngineError::FilesMissing`] when it is not there.
     async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
-    /// Why the pool refuses changes, while it does. Reads a state that the engine keeps current; does no I/O.
+    /// Why the pool refuses changes, while it does. Reads a state that the engine keeps current;
+    /// does no I/O.
     fn fault(&self) -> Option<Unwritable> {
         None
     }
@@ -193,6 +194,22 @@ pub trait Machine: Send + Sync {
 pub struct RecordsError {
     pub what: &'static str,
     pub source: Box<dyn Error + Send + Sync>,
+}
+
+impl RecordsError {
+    /// Why nothing can be written, if that is the reason.
+    pub fn unwritable(&self) -> Option<&Unwritable> {
+        database::unwritable(self)
+    }
+}
+
+/// A row of the records that this version cannot read. The row and the files it names stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    pub table: &'static str,
+    pub id: String,
+    pub cause: String,
+    pub files: Vec<FilesId>,
 }
 
 /// Where templates are remembered, with the same promise as [`Records`].
@@ -233,7 +250,12 @@ pub trait SecretRecords: Send + Sync {
 /// Where sandboxes are remembered. What a call has acknowledged survives a crash of the machine.
 #[async_trait]
 pub trait Records: TemplateRecords + VolumeRecords + SecretRecords {
+    /// Every sandbox that can be read; [`Records::unreadable`] has the rest.
     async fn all(&self) -> Result<Vec<Record>, RecordsError>;
+    /// What earlier reads of any table found and could not read.
+    async fn unreadable(&self) -> Result<Vec<Unreadable>, RecordsError> {
+        Ok(Vec::new())
+    }
     /// Stores a new sandbox together with the create that may be repeated.
     async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError>;
     /// Stores what may change in a known sandbox; one that is unknown stays unknown.
@@ -244,7 +266,8 @@ pub trait Records: TemplateRecords + VolumeRecords + SecretRecords {
     async fn creation(&self, key: &str) -> Result<Option<(String, Created)>, RecordsError>;
     /// Forgets the keys of creates before `moment`.
     async fn forget_creations(&self, before: Timestamp) -> Result<(), RecordsError>;
-    /// Why the records refuse changes, while they do. Reads a state that the records keep current; does no I/O.
+    /// Why the records refuse changes, while they do. Reads a state that the records keep current;
+    /// does no I/O.
     fn fault(&self) -> Option<Unwritable> {
         None
     }

@@ -36,6 +36,36 @@ pub const TEMPLATE_FILES_MISSING: &str = "template_files_missing";
 /// `error_code` of a 410: the files of a volume are missing.
 pub const VOLUME_FILES_MISSING: &str = "volume_files_missing";
 
+/// Whether the server accepts changes (`GET /ready`, ours).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readiness {
+    pub ready: bool,
+    pub parts: BTreeMap<String, PartState>,
+    /// Rows of the records that this version cannot read; told to callers with the key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "setAside")]
+    pub set_aside: Vec<SetAsideRow>,
+}
+
+/// A row that stays in the database unread, with the files it names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAsideRow {
+    pub table: String,
+    pub id: String,
+    pub cause: String,
+}
+
+/// One part of the server. What is wrong is told to callers with the key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartState {
+    pub ok: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+}
+
 /// Both generations of create. What may be absent has its default decided by the endpoint.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -4,7 +4,7 @@
 //! Invariant: whoever holds the lock is the only process that touches the directory's contents.
 
 use crate::config::WORKSPACES;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::fs::{FlockOperation, flock};
 use sdk::Secret;
 use serde::{Deserialize, Serialize};
@@ -126,10 +126,12 @@ impl DataDirectory {
             .recursive(true)
             .mode(0o700)
             .create(path)
-            .with_context(|| format!("cannot make the data directory {}", path.display()))?;
+            .map_err(refused(path))
+            .context("cannot make the data directory")?;
         // Layers keep set-user-id files of untrusted code: nobody else on the host may reach them.
         fs::set_permissions(path, fs::Permissions::from_mode(0o700))
-            .with_context(|| format!("cannot protect the data directory {}", path.display()))?;
+            .map_err(refused(path))
+            .context("cannot protect the data directory")?;
         let path = path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))?;
         let lock = OpenOptions::new()
             .create(true)
@@ -137,7 +139,8 @@ impl DataDirectory {
             .write(true)
             .mode(0o600)
             .open(path.join(LOCK))
-            .with_context(|| format!("cannot open the lock in {}", path.display()))?;
+            .map_err(refused(&path.join(LOCK)))
+            .context("cannot take the data directory")?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Ok(Self { path, _lock: lock })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(Busy(read_serving(&path)))),
@@ -237,7 +240,7 @@ impl DataDirectory {
 /// Replaces a file of the directory; a reader never sees a part of it, and a power cut does not undo it.
 fn write_whole(directory: &Path, name: &str, content: &[u8]) -> anyhow::Result<()> {
     let path = directory.join(name);
-    durable::write(&path, content, 0o600).with_context(|| format!("cannot write {}", path.display()))
+    durable::write(&path, content, 0o600).map_err(refused(&path))
 }
 
 impl Drop for DataDirectory {
@@ -250,6 +253,12 @@ impl Drop for DataDirectory {
 /// Whether a server can be in a directory: nothing is written to it before.
 pub(crate) fn check_usable(path: &Path) -> anyhow::Result<()> {
     if path.exists() { check_ours(path) } else { Ok(()) }
+}
+
+/// Says why `path` was not written, which file system that is, and what to do.
+fn refused(path: &Path) -> impl FnOnce(std::io::Error) -> anyhow::Error {
+    let path = path.to_owned();
+    move |error| anyhow!(database::explain(&path, &error))
 }
 
 /// The directory will be closed to others and its content mounted by root: it must not be somebody's, nor serve another

@@ -297,6 +297,13 @@ async fn serve(
         (None, Some(screenshots)) => Elsewhere::new(TowerToHyperService::new(screenshots)).below(PATHS),
         (None, None) => Elsewhere::default(),
     };
+    let elsewhere = match &workshop {
+        Some(workshop) => {
+            let studio = workshop.studio.clone();
+            elsewhere.with_part("studio", Arc::new(move || studio.records().fault()))
+        }
+        None => elsewhere,
+    };
     let face =
         ApiConfig { api_key, domain, extensions: config.extensions, authority, max_connections: max_connections() };
     let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere, stop.clone()));

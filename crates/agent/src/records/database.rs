@@ -3,12 +3,11 @@
 use std::error::Error;
 
 use async_trait::async_trait;
+use database::{Database, SetAside};
 use jiff::Timestamp;
 use sdk::Secret;
 use sea_orm::sea_query::{Expr, OnConflict};
-use sea_orm::{
-    ColumnTrait, DatabaseConnection, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, TransactionTrait,
-};
+use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, TransactionTrait};
 
 use super::entity::{answer, entry, run};
 use super::migration::Migrator;
@@ -20,13 +19,14 @@ use crate::stop::StopReason;
 /// Records in SQLite or Postgres.
 #[derive(Debug, Clone)]
 pub struct DatabaseRunRecords {
-    database: DatabaseConnection,
+    database: Database,
+    set_aside: SetAside,
 }
 
 type Damage = Box<dyn Error + Send + Sync>;
 
 fn cannot<E: Into<Damage>>(what: &'static str) -> impl Fn(E) -> RunRecordsError {
-    move |error| RunRecordsError { what, source: error.into() }
+    move |error| RunRecordsError { what, source: database::cause(error.into()) }
 }
 
 impl DatabaseRunRecords {
@@ -37,7 +37,7 @@ impl DatabaseRunRecords {
     pub async fn open(url: &Secret) -> Result<Self, RunRecordsError> {
         let database = database::connect(url.expose()).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
-        Ok(Self { database })
+        Ok(Self { database, set_aside: SetAside::default() })
     }
 
     /// Ends its connections. Dropping it does so too, without waiting.
@@ -112,7 +112,11 @@ impl RunRecords for DatabaseRunRecords {
             .all(&self.database)
             .await
             .map_err(cannot("read"))?;
-        rows.into_iter().map(|row| from_row(row).map_err(cannot("understand"))).collect()
+        let read = |row: run::Model| {
+            let id = row.id.clone();
+            self.set_aside.keep("run", &id, from_row(row))
+        };
+        Ok(rows.into_iter().filter_map(read).collect())
     }
 
     async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError> {

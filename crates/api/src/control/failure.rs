@@ -109,6 +109,9 @@ impl From<SandboxError> for Failure {
             SandboxError::Engine(EngineError::ReadOnly(_)) => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
             }
+            SandboxError::Records(records) if let Some(refused) = records.unwritable() => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, format!("{error}: {refused}"))
+            }
             SandboxError::Engine(EngineError::Failed { .. }) | SandboxError::Records(_) => {
                 let failure = Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
                 Self { causes: Some(with_causes(&error)), ..failure }

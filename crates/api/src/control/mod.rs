@@ -7,6 +7,7 @@ mod capabilities;
 mod connect;
 mod create;
 mod failure;
+mod health;
 mod inspect;
 mod list;
 mod logs;
@@ -35,7 +36,7 @@ use protocol::headers::API_KEY;
 use subtle::ConstantTimeEq;
 use tracing::error;
 
-use crate::body::{self, Body};
+use crate::body::Body;
 use crate::content::Content;
 use crate::query;
 use crate::server::App;
@@ -65,8 +66,8 @@ pub(crate) async fn serve(app: &Arc<App>, request: Request<Content>) -> Response
 async fn dispatch(app: &Arc<App>, request: Request<Content>) -> Answer {
     let path = request.uri().path().to_owned();
     let segments = segments(&path);
-    if segments == ["health"] && (request.method() == Method::GET || request.method() == Method::HEAD) {
-        return Ok(body::text(StatusCode::OK, "OK"));
+    if let Some(answer) = health::answer(app, &request, &segments).await {
+        return Ok(answer);
     }
     let known = is_known(&segments, app.config.extensions);
     if !known {
@@ -177,7 +178,7 @@ fn segments(path: &str) -> Vec<&str> {
 /// Whether a path is the control plane's, also one that it does not serve.
 pub(crate) fn owns(path: &str) -> bool {
     let segments = segments(path);
-    segments == ["health"] || is_known(&segments, true)
+    health::owns(&segments) || is_known(&segments, true)
 }
 
 /// Whether a path lies under one of E2B's prefixes, or ours.

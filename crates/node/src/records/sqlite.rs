@@ -6,34 +6,42 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use database::{Database, SetAside, SetAsideRow, Unwritable};
 use jiff::Timestamp;
 use sea_orm::sea_query::OnConflict;
-use sea_orm::{
-    ActiveModelTrait, ColumnTrait, DatabaseConnection, EntityTrait, IntoActiveModel, QueryFilter, Set, TransactionTrait,
-};
+use sea_orm::{ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, Set, TransactionTrait};
 use tracing::warn;
 
 use super::entity::{creation, layer, sandbox, secret, template, volume};
 use super::migration::Migrator;
 use super::seal::Seal;
 use crate::build::Layer;
-use crate::id::SandboxId;
+use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::Kept;
-use crate::ports::{Instance, Records, RecordsError, SecretRecords, TemplateRecords, VolumeRecords};
+use crate::ports::{Instance, Records, RecordsError, SecretRecords, TemplateRecords, Unreadable, VolumeRecords};
 use crate::sandbox::{Created, OnTimeout, Record, Repeatable, Resources, Standing};
 use crate::secret::Secret;
 use crate::template::{Template, TemplateRecord};
 use crate::volume::Volume;
 
+/// Tables whose rows name files of the pool.
+const SANDBOXES: &str = "sandbox";
+const TEMPLATES: &str = "template";
+const LAYERS: &str = "layer";
+const VOLUMES: &str = "volume";
+/// A letter and 20 more.
+const FILES_ID_LENGTH: usize = 21;
+
 /// The records of one data directory.
 #[derive(Debug)]
 pub struct SqliteRecords {
-    database: DatabaseConnection,
+    database: Database,
     seal: Seal,
+    set_aside: SetAside,
 }
 
 fn cannot<E: Into<Box<dyn Error + Send + Sync>>>(what: &'static str) -> impl FnOnce(E) -> RecordsError {
-    move |error| RecordsError { what, source: error.into() }
+    move |error| RecordsError { what, source: database::cause(error.into()) }
 }
 
 impl SqliteRecords {
@@ -41,7 +49,7 @@ impl SqliteRecords {
     pub async fn open(file: &Path) -> Result<Self, RecordsError> {
         let database = database::open_file(file).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
-        Ok(Self { database, seal: Seal::beside(file) })
+        Ok(Self { database, seal: Seal::beside(file), set_aside: SetAside::default() })
     }
 }
 
@@ -49,7 +57,34 @@ impl SqliteRecords {
 impl Records for SqliteRecords {
     async fn all(&self) -> Result<Vec<Record>, RecordsError> {
         let rows = sandbox::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
-        rows.into_iter().map(|row| from_row(row).map_err(cannot("understand"))).collect()
+        let read = |row: sandbox::Model| {
+            let id = row.id.clone();
+            self.set_aside.keep(SANDBOXES, &id, from_row(row))
+        };
+        Ok(rows.into_iter().filter_map(read).collect())
+    }
+
+    async fn unreadable(&self) -> Result<Vec<Unreadable>, RecordsError> {
+        let mut unreadable = Vec::new();
+        for SetAsideRow { table, id, cause } in self.set_aside.rows() {
+            let files = match table {
+                TEMPLATES => {
+                    let row = template::Entity::find_by_id(&id).one(&self.database).await.map_err(cannot("read"))?;
+                    row.map(|row| files_in(&row.document)).unwrap_or_default()
+                }
+                VOLUMES => {
+                    let row = volume::Entity::find_by_id(&id).one(&self.database).await.map_err(cannot("read"))?;
+                    row.and_then(|row| row.files.parse().ok()).into_iter().collect()
+                }
+                LAYERS => {
+                    let row = layer::Entity::find_by_id(&id).one(&self.database).await.map_err(cannot("read"))?;
+                    row.and_then(|row| row.files.parse().ok()).into_iter().collect()
+                }
+                _ => id.parse().ok().into_iter().collect(),
+            };
+            unreadable.push(Unreadable { table, id, cause, files });
+        }
+        Ok(unreadable)
     }
 
     async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError> {
@@ -118,13 +153,18 @@ impl Records for SqliteRecords {
             .await;
         removed.map(|_| ()).map_err(cannot("change"))
     }
+
+    fn fault(&self) -> Option<Unwritable> {
+        self.database.fault()
+    }
 }
 
 #[async_trait]
 impl TemplateRecords for SqliteRecords {
     async fn templates(&self) -> Result<Vec<TemplateRecord>, RecordsError> {
         let rows = template::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
-        rows.iter().map(|row| serde_json::from_str(&row.document).map_err(cannot("understand"))).collect()
+        let read = |row: &template::Model| self.set_aside.keep(TEMPLATES, &row.id, serde_json::from_str(&row.document));
+        Ok(rows.iter().filter_map(read).collect())
     }
 
     async fn put_template(&self, template: &TemplateRecord) -> Result<(), RecordsError> {
@@ -142,7 +182,11 @@ impl TemplateRecords for SqliteRecords {
 
     async fn layers(&self) -> Result<Vec<Layer>, RecordsError> {
         let rows = layer::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
-        rows.into_iter().map(|row| layer_of(row).map_err(cannot("understand"))).collect()
+        let read = |row: layer::Model| {
+            let key = row.key.clone();
+            self.set_aside.keep(LAYERS, &key, layer_of(row))
+        };
+        Ok(rows.into_iter().filter_map(read).collect())
     }
 
     async fn put_layer(&self, layer: &Layer) -> Result<(), RecordsError> {
@@ -167,10 +211,11 @@ impl TemplateRecords for SqliteRecords {
 impl VolumeRecords for SqliteRecords {
     async fn volumes(&self) -> Result<Vec<Volume>, RecordsError> {
         let rows = volume::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
-        let understood = rows.into_iter().map(|volume::Model { id, name, token, files }| {
-            Ok(Volume { id, name, token: token.into(), files: files.parse().map_err(cannot("understand"))? })
-        });
-        understood.collect()
+        let read = |volume::Model { id, name, token, files }| {
+            let files = self.set_aside.keep(VOLUMES, &id, files.parse())?;
+            Some(Volume { id, name, token: token.into(), files })
+        };
+        Ok(rows.into_iter().filter_map(read).collect())
     }
 
     async fn put_volume(&self, volume: &Volume) -> Result<(), RecordsError> {
@@ -198,7 +243,10 @@ impl SecretRecords for SqliteRecords {
         for row in rows {
             // A key that was lost makes a secret useless, not the server.
             match self.seal.open(&row.id, &row.sealed) {
-                Ok(value) => secrets.push(secret_of(row, value).map_err(cannot("understand"))?),
+                Ok(value) => {
+                    let id = row.id.clone();
+                    secrets.extend(self.set_aside.keep("secret", &id, secret_of(row, value)));
+                }
                 Err(error) => warn!(secret = row.name, %error, "a secret is lost"),
             }
         }
@@ -231,6 +279,12 @@ impl SecretRecords for SqliteRecords {
         let removed = secret::Entity::delete_by_id(id).exec(&self.database).await;
         removed.map(|_| ()).map_err(cannot("change"))
     }
+}
+
+/// Every name of files in a document that cannot be read as a template.
+fn files_in(document: &str) -> Vec<FilesId> {
+    let words = document.split(|letter: char| !letter.is_ascii_alphanumeric());
+    words.filter(|word| word.len() == FILES_ID_LENGTH).filter_map(|word| word.parse().ok()).collect()
 }
 
 fn secret_of(row: secret::Model, value: String) -> Result<Secret, Damage> {

@@ -51,7 +51,7 @@ impl Records {
             .filter(event::Column::Seq.gt(number(after)))
             .order_by_asc(event::Column::Seq)
             .limit(PAGE)
-            .all(&self.reading)
+            .all(&self.database)
             .await
             .map_err(cannot("read"))?;
         let read: Result<Vec<_>, Damage> = rows.iter().map(from_row).collect();
@@ -68,7 +68,7 @@ impl Records {
             .columns([job::Column::Id, job::Column::Events, job::Column::Deleted])
             .filter(job::Column::Id.is_in(jobs.iter().map(JobId::as_str)))
             .into_tuple()
-            .all(&self.reading)
+            .all(&self.database)
             .await
             .map_err(cannot("read"))?;
         let read = |(job, count, deleted): (String, i64, bool)| {

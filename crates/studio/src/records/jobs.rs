@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use agent::RunId;
+use database::Database;
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use sea_orm::sea_query::{Expr, ExprTrait, LockBehavior, LockType, Query, Value as SqlValue};
 use sea_orm::{
-    ColumnTrait, Condition, ConnectionTrait, DatabaseConnection, DbErr, EntityTrait, IntoActiveModel, QueryFilter,
-    QueryOrder, QuerySelect, TransactionTrait,
+    ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
+    TransactionTrait,
 };
 use serde_json::{Map, Value};
 use tracing::info;
@@ -23,7 +24,7 @@ use super::events::append;
 use super::model::{Change, Held, JobRecord, NewJob, number};
 use super::together::Together;
 use super::users::{Credited, charge};
-use super::{Damage, Records, RecordsError, cannot};
+use super::{Records, RecordsError, cannot};
 use crate::body;
 use crate::id::{JobId, ProjectId, UserId};
 use crate::job::{Status, Step, next};
@@ -44,13 +45,8 @@ fn after(now: Timestamp, span: Duration) -> i64 {
     now.checked_add(span).unwrap_or(Timestamp::MAX).as_microsecond()
 }
 
-fn read(rows: Vec<job::Model>) -> Result<Vec<JobRecord>, RecordsError> {
-    let read: Result<Vec<_>, Damage> = rows.into_iter().map(JobRecord::from_row).collect();
-    read.map_err(cannot("understand"))
-}
-
 /// Reads of single jobs, as many as are asked for at once.
-pub(super) fn lookups(database: &DatabaseConnection) -> Together<String, job::Model, DbErr> {
+pub(super) fn lookups(database: &Database) -> Together<String, job::Model, DbErr> {
     let database = database.clone();
     Together::new(move |ids| {
         let database = database.clone();
@@ -67,6 +63,15 @@ pub(super) fn lookups(database: &DatabaseConnection) -> Together<String, job::Mo
 }
 
 impl Records {
+    /// Sets the jobs aside that this version cannot read.
+    fn read(&self, rows: Vec<job::Model>) -> Vec<JobRecord> {
+        let read = |row: job::Model| {
+            let id = row.id.clone();
+            self.set_aside.keep("studio_job", &id, JobRecord::from_row(row))
+        };
+        rows.into_iter().filter_map(read).collect()
+    }
+
     /// Takes a job in for one credit, all or nothing. None when no credit is left.
     ///
     /// # Errors
@@ -161,7 +166,7 @@ impl Records {
             wanted = wanted.filter(job::Column::Project.eq(project.as_str()));
         }
         let newest = wanted.order_by_desc(job::Column::CreatedAtUs).order_by_desc(job::Column::Id);
-        read(newest.all(&self.reading).await.map_err(cannot("read"))?)
+        Ok(self.read(newest.all(&self.database).await.map_err(cannot("read"))?))
     }
 
     /// Those of a project that have ended, however they did, the newest first.
@@ -175,9 +180,9 @@ impl Records {
             .filter(job::Column::Status.is_in(ended))
             .filter(job::Column::Deleted.eq(false))
             .order_by_desc(job::Column::BuildVersion)
-            .all(&self.reading)
+            .all(&self.database)
             .await;
-        read(rows.map_err(cannot("read"))?)
+        Ok(self.read(rows.map_err(cannot("read"))?))
     }
 
     /// Ready jobs whose sandboxes run and end before then.
@@ -192,9 +197,9 @@ impl Records {
             .filter(job::Column::SandboxPaused.eq(false))
             .filter(job::Column::SandboxId.is_not_null())
             .filter(job::Column::SandboxExpiresAtUs.lt(moment.as_microsecond()))
-            .all(&self.reading)
+            .all(&self.database)
             .await;
-        read(rows.map_err(cannot("read"))?)
+        Ok(self.read(rows.map_err(cannot("read"))?))
     }
 
     /// The job that is built in a workspace.
@@ -202,7 +207,7 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn job_in(&self, workspace: &WorkspaceName) -> Result<Option<JobRecord>, RecordsError> {
-        let row = job::Entity::find().filter(job::Column::Workspace.eq(workspace.as_str())).one(&self.reading).await;
+        let row = job::Entity::find().filter(job::Column::Workspace.eq(workspace.as_str())).one(&self.database).await;
         row.map_err(cannot("read"))?.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
     }
 
@@ -215,7 +220,7 @@ impl Records {
         let waiting = job::Entity::find()
             .filter(job::Column::BeginsFrom.eq(files_of.as_str()))
             .filter(job::Column::Status.is_in(begin))
-            .one(&self.reading)
+            .one(&self.database)
             .await;
         Ok(waiting.map_err(cannot("read"))?.is_some())
     }
@@ -225,13 +230,13 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn project_names(&self) -> Result<HashMap<String, String>, RecordsError> {
-        let projects = project::Entity::find().all(&self.reading).await.map_err(cannot("read"))?;
+        let projects = project::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
         let names: HashMap<String, String> = projects.into_iter().map(|row| (row.id, row.name)).collect();
         let jobs: Vec<(String, String)> = job::Entity::find()
             .select_only()
             .columns([job::Column::Workspace, job::Column::Project])
             .into_tuple()
-            .all(&self.reading)
+            .all(&self.database)
             .await
             .map_err(cannot("read"))?;
         let named = jobs.into_iter().filter_map(|(workspace, project)| Some((workspace, names.get(&project)?.clone())));
@@ -332,7 +337,7 @@ impl Records {
         if claimed.rows_affected == 0 {
             return Ok(None);
         }
-        let row = job::Entity::find().filter(job::Column::Claim.eq(claim)).one(&self.reading).await;
+        let row = job::Entity::find().filter(job::Column::Claim.eq(claim)).one(&self.database).await;
         row.map_err(cannot("read"))?.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
     }
 

@@ -16,8 +16,9 @@ mod users;
 
 use std::error::Error;
 
+use database::{Database, SetAside, Unwritable};
 use sdk::Secret;
-use sea_orm::{DatabaseConnection, DbErr};
+use sea_orm::DbErr;
 
 use self::entity::job;
 pub(crate) use self::jobs::LONGEST_REST;
@@ -31,10 +32,8 @@ pub use self::users::{Credited, NameTaken};
 /// Records in SQLite or Postgres. Cheap to clone.
 #[derive(Clone)]
 pub struct Records {
-    /// Where it is written.
-    database: DatabaseConnection,
-    /// The same, without a wait for whoever writes.
-    reading: DatabaseConnection,
+    database: Database,
+    set_aside: SetAside,
     /// Every page that shows a build asks for it again and again.
     jobs: Together<String, job::Model, DbErr>,
 }
@@ -50,7 +49,7 @@ pub struct RecordsError {
 type Damage = Box<dyn Error + Send + Sync>;
 
 fn cannot<E: Into<Damage>>(what: &'static str) -> impl Fn(E) -> RecordsError {
-    move |error| RecordsError { what, source: error.into() }
+    move |error| RecordsError { what, source: database::cause(error.into()) }
 }
 
 impl Records {
@@ -61,8 +60,12 @@ impl Records {
     pub async fn open(url: &Secret) -> Result<Self, RecordsError> {
         let database = database::connect(url.expose()).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
-        let reading = database::readers(url.expose(), &database).await.map_err(cannot("open"))?;
-        Ok(Self { jobs: jobs::lookups(&reading), database, reading })
+        Ok(Self { jobs: jobs::lookups(&database), database, set_aside: SetAside::default() })
+    }
+
+    /// Why changes are refused, while they are. Does no I/O.
+    pub fn fault(&self) -> Option<Unwritable> {
+        self.database.fault()
     }
 
     /// Ends its connections. Dropping it does so too, without waiting.
@@ -70,7 +73,6 @@ impl Records {
     /// # Errors
     /// A connection did not end as it should.
     pub async fn close(self) -> Result<(), RecordsError> {
-        self.reading.close().await.map_err(cannot("close"))?;
         self.database.close().await.map_err(cannot("close"))
     }
 }

@@ -77,7 +77,7 @@ impl Records {
             .filter(screenshot::Column::Job.eq(job.as_str()))
             .order_by_desc(screenshot::Column::TakenAtUs)
             .into_tuple()
-            .all(&self.reading)
+            .all(&self.database)
             .await
             .map_err(cannot("read"))?;
         let read: Result<Vec<_>, Damage> = rows.into_iter().map(from_row).collect();
@@ -96,7 +96,7 @@ impl Records {
             .filter(screenshot::Column::Device.eq("desktop"))
             .order_by_asc(screenshot::Column::TakenAtUs)
             .into_tuple()
-            .all(&self.reading)
+            .all(&self.database)
             .await
             .map_err(cannot("read"))?;
         let read: Result<Vec<_>, Damage> = rows.into_iter().map(|(job, id)| Ok((job.parse()?, id.parse()?))).collect();
@@ -108,7 +108,7 @@ impl Records {
     pub async fn picture(&self, job: &JobId, id: &ScreenshotId) -> Result<Option<PictureFile>, RecordsError> {
         let row = screenshot::Entity::find_by_id(id.as_str())
             .filter(screenshot::Column::Job.eq(job.as_str()))
-            .one(&self.reading)
+            .one(&self.database)
             .await
             .map_err(cannot("read"))?;
         Ok(row.map(|row| PictureFile { media_type: row.media_type, content: row.content.into() }))

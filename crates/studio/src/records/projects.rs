@@ -53,7 +53,7 @@ impl Records {
         let row = project::Entity::find()
             .filter(project::Column::User.eq(user.as_str()))
             .filter(project::Column::Name.eq(name))
-            .one(&self.reading)
+            .one(&self.database)
             .await
             .map_err(cannot("read"))?;
         let row = row.ok_or("a project that was just made is gone").map_err(cannot("read"))?;
@@ -69,7 +69,7 @@ impl Records {
     pub async fn project(&self, user: &UserId, id: &ProjectId) -> Result<Option<ProjectRecord>, RecordsError> {
         let row = project::Entity::find_by_id(id.as_str())
             .filter(project::Column::User.eq(user.as_str()))
-            .one(&self.reading)
+            .one(&self.database)
             .await
             .map_err(cannot("read"))?;
         row.map(|row| from_row(row).map_err(cannot("understand"))).transpose()
@@ -84,7 +84,7 @@ impl Records {
             .filter(project::Column::User.eq(user.as_str()))
             .order_by_desc(project::Column::CreatedAtUs)
             .order_by_desc(project::Column::Id)
-            .all(&self.reading)
+            .all(&self.database)
             .await
             .map_err(cannot("read"))?;
         let read: Result<Vec<_>, Damage> = rows.into_iter().map(from_row).collect();

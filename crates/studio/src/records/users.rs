@@ -1,10 +1,11 @@
 //! Users, their tokens and their credits.
 
+use database::Transaction;
 use jiff::Timestamp;
 use sea_orm::sea_query::{Expr, ExprTrait};
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbErr, EntityTrait, IntoActiveModel, PaginatorTrait,
-    QueryFilter, QueryOrder, QuerySelect, SqlErr, TransactionTrait,
+    ColumnTrait, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, PaginatorTrait, QueryFilter, QueryOrder,
+    QuerySelect, SqlErr, TransactionTrait,
 };
 use uuid::Uuid;
 
@@ -65,7 +66,7 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn users(&self) -> Result<Vec<User>, RecordsError> {
-        let rows = user::Entity::find().order_by_asc(user::Column::Name).all(&self.reading).await;
+        let rows = user::Entity::find().order_by_asc(user::Column::Name).all(&self.database).await;
         let users: Result<Vec<User>, Damage> = rows.map_err(cannot("read"))?.into_iter().map(to_user).collect();
         users.map_err(cannot("understand"))
     }
@@ -73,20 +74,20 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn user_named(&self, name: &str) -> Result<Option<User>, RecordsError> {
-        let row = user::Entity::find().filter(user::Column::Name.eq(name)).one(&self.reading).await;
+        let row = user::Entity::find().filter(user::Column::Name.eq(name)).one(&self.database).await;
         row.map_err(cannot("read"))?.map(|row| to_user(row).map_err(cannot("understand"))).transpose()
     }
 
     /// # Errors
     /// The records cannot be read.
     pub async fn user_with(&self, token: &Digest) -> Result<Option<User>, RecordsError> {
-        let row = token::Entity::find_by_id(token.as_str()).one(&self.reading).await.map_err(cannot("read"))?;
+        let row = token::Entity::find_by_id(token.as_str()).one(&self.database).await.map_err(cannot("read"))?;
         let Some(row) = row else { return Ok(None) };
         // Whoever can time the index learns at most a digest's beginning; the whole is compared in constant time.
         if !token.is(&row.digest) {
             return Ok(None);
         }
-        let row = user::Entity::find_by_id(row.user).one(&self.reading).await.map_err(cannot("read"))?;
+        let row = user::Entity::find_by_id(row.user).one(&self.database).await.map_err(cannot("read"))?;
         row.map(|row| to_user(row).map_err(cannot("understand"))).transpose()
     }
 
@@ -105,7 +106,7 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn credits(&self, user: &UserId) -> Result<i64, RecordsError> {
-        balance(&self.reading, user).await.map_err(cannot("read"))
+        balance(&self.database, user).await.map_err(cannot("read"))
     }
 
     /// Gives credits, or takes them, as many as there are.
@@ -126,13 +127,13 @@ impl Records {
     /// # Errors
     /// The records cannot be read.
     pub async fn has_users(&self) -> Result<bool, RecordsError> {
-        Ok(user::Entity::find().count(&self.reading).await.map_err(cannot("read"))? > 0)
+        Ok(user::Entity::find().count(&self.database).await.map_err(cannot("read"))? > 0)
     }
 }
 
 /// Changes credits inside of a transaction, which this keeps for itself: nobody else changes the same user's meanwhile.
 pub(super) async fn charge(
-    transaction: &DatabaseTransaction,
+    transaction: &Transaction,
     user: &UserId,
     change: i64,
     reason: &str,

@@ -182,7 +182,7 @@ fn refusals(operation: &Operation) -> Vec<StatusCode> {
     if !operation.open {
         statuses.extend([StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE]);
         if operation.method != Method::GET {
-            statuses.push(StatusCode::FORBIDDEN);
+            statuses.extend([StatusCode::FORBIDDEN, StatusCode::INSUFFICIENT_STORAGE]);
         }
     }
     if operation.path.contains('{') {
@@ -217,6 +217,7 @@ fn why(status: StatusCode) -> &'static str {
         StatusCode::UPGRADE_REQUIRED => "Only a WebSocket is served here.",
         StatusCode::TOO_MANY_REQUESTS => "Too often; `Retry-After` says when.",
         StatusCode::SERVICE_UNAVAILABLE => "Not now; `error_type` says why.",
+        StatusCode::INSUFFICIENT_STORAGE => "The server's disk refuses changes; nothing was recorded.",
         _ => "Refused.",
     }
 }

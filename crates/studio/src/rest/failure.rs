@@ -128,6 +128,11 @@ impl From<StudioError> for Failure {
                 with(StatusCode::UNPROCESSABLE_ENTITY).kind("asleep").hint("resume its preview first")
             }
             StudioError::Conflict(_) => with(StatusCode::CONFLICT).kind("conflict"),
+            StudioError::Unavailable(cause) if let Some(refused) = database::unwritable(cause.as_ref()) => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, format!("nothing was recorded: {refused}"))
+                    .kind("storage_refuses")
+                    .hint("send it again once the server's disk accepts changes; `GET /ready` says when")
+            }
             StudioError::Unavailable(_) => {
                 error!(error = crate::chain(&error), "a call of the studio failed");
                 with(StatusCode::SERVICE_UNAVAILABLE).kind("unavailable").hint("try again; the server's log says more")

@@ -7,7 +7,7 @@ use sandbar_studio::records::{Change, Credited, Held, JobRecord, NameTaken, NewJ
 use sandbar_studio::token::{Digest, new_token};
 use sandbar_studio::{JobId, ScreenshotId, Status, User};
 use sdk::Secret;
-use sea_orm::ConnectionTrait;
+use sea_orm::{ConnectionTrait, SqliteTransactionMode, TransactionOptions, TransactionTrait};
 use serde_json::{Map, Value, json};
 
 const LEASE: Duration = Duration::from_secs(600);
@@ -348,7 +348,9 @@ async fn reads_do_not_wait_for_writes() {
     let job = records.take_in(&new_job(&records, &gus, "shop").await).await.expect("asked").expect("taken in");
 
     let other = database::connect(&url).await.expect("another process");
-    other.execute_unprepared("BEGIN IMMEDIATE").await.expect("it writes");
+    let immediate =
+        TransactionOptions { sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate), ..Default::default() };
+    let other = other.begin_with_options(immediate).await.expect("it writes");
     let writing = tokio::spawn({
         let (records, gus) = (records.clone(), gus.clone());
         async move { records.credit(&gus.id, 1, "a gift").await }
@@ -362,7 +364,7 @@ async fn reads_do_not_wait_for_writes() {
     };
     tokio::time::timeout(Duration::from_secs(5), looks).await.expect("nobody waits for whoever writes");
     assert!(!writing.is_finished(), "it was written while another process had the database");
-    other.execute_unprepared("ROLLBACK").await.expect("it ends");
+    other.rollback().await.expect("it ends");
     assert_eq!(writing.await.expect("no panic").expect("written"), Credited::Done(2));
     assert_eq!(records.credits(&gus.id).await.expect("read"), 2, "what is written is seen");
 }

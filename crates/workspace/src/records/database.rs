@@ -5,8 +5,8 @@
 
 use std::error::Error;
 
+use database::{Database, SetAside};
 use sdk::Secret;
-use sea_orm::DatabaseConnection;
 
 use super::migration::Migrator;
 use super::port::RecordsError;
@@ -14,11 +14,12 @@ use super::port::RecordsError;
 /// Records in SQLite or Postgres.
 #[derive(Debug, Clone)]
 pub struct DatabaseRecords {
-    pub(super) database: DatabaseConnection,
+    pub(super) database: Database,
+    pub(super) set_aside: SetAside,
 }
 
 pub(super) fn cannot<E: Into<Box<dyn Error + Send + Sync>>>(what: &'static str) -> impl Fn(E) -> RecordsError {
-    move |error| RecordsError { what, source: error.into() }
+    move |error| RecordsError { what, source: database::cause(error.into()) }
 }
 
 impl DatabaseRecords {
@@ -30,7 +31,7 @@ impl DatabaseRecords {
     pub async fn open(url: &Secret) -> Result<Self, RecordsError> {
         let database = database::connect(url.expose()).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
-        Ok(Self { database })
+        Ok(Self { database, set_aside: SetAside::default() })
     }
 
     /// Ends its connections. Dropping it does so too, without waiting.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
+use ::database::Transaction;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use sdk::Secret;
 use sea_orm::sea_query::{Expr, ExprTrait, OnConflict, Query};
 use sea_orm::{
-    ActiveModelTrait, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, DbErr, EntityTrait,
-    IntoActiveModel, QueryFilter, QueryOrder, SqlErr, TransactionTrait,
+    ActiveModelTrait, ColumnTrait, ConnectionTrait, DbBackend, DbErr, EntityTrait, IntoActiveModel, QueryFilter,
+    QueryOrder, SqlErr, TransactionTrait,
 };
 
 use super::database::{DatabaseRecords, cannot};
@@ -22,7 +23,7 @@ use crate::name::WorkspaceName;
 
 impl DatabaseRecords {
     /// A transaction in which `lease` is the newest one and stays it: nobody can take the workspace meanwhile.
-    async fn under(&self, held: &Lease) -> Result<DatabaseTransaction, ChangeError> {
+    async fn under(&self, held: &Lease) -> Result<Transaction, ChangeError> {
         let transaction = self.database.begin().await.map_err(cannot("change"))?;
         let kept = lease::Entity::update_many()
             .col_expr(lease::Column::Fence, Expr::value(held.fence))
@@ -48,8 +49,11 @@ impl WorkspaceRecords for DatabaseRecords {
     async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>, RecordsError> {
         let rows = workspace::Entity::find().order_by_asc(workspace::Column::Name).all(&self.database).await;
         let rows = rows.map_err(cannot("read"))?;
-        let read: Result<Vec<_>, _> = rows.into_iter().map(|row| from_row(row).map_err(cannot("understand"))).collect();
-        let mut read = read?;
+        let read = |row: workspace::Model| {
+            let name = row.name.clone();
+            self.set_aside.keep("workspace", &name, from_row(row))
+        };
+        let mut read: Vec<_> = rows.into_iter().filter_map(read).collect();
         // Databases have orders of their own.
         read.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(read)

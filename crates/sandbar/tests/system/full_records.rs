@@ -1,0 +1,148 @@
+//! Records on a full file system: what the server acknowledged is there after a restart, what it
+//! cannot record it refuses, and it recovers without a restart.
+
+use crate::support::http::{Reply, request};
+use crate::support::{Server, eventually};
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A file system of its own, unmounted when dropped. Mounting takes root.
+struct SmallFileSystem {
+    mount: TempDir,
+}
+
+impl SmallFileSystem {
+    fn mount(size: &str) -> Self {
+        let mount = tempfile::Builder::new().prefix("sandbar-small-").tempdir().expect("a directory");
+        let options = format!("size={size}");
+        let done = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(mount.path()).output();
+        let done = done.expect("mount starts");
+        assert!(done.status.success(), "{done:?}");
+        Self { mount }
+    }
+
+    fn path(&self) -> &Path {
+        self.mount.path()
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path().join("filler")
+    }
+
+    /// Takes all space, to the last byte.
+    fn fill(&self) {
+        let mut file = File::create(self.filler()).expect("a file for the rest of the space");
+        let mut size = 1 << 20;
+        while size > 0 {
+            if file.write_all(&vec![1; size]).is_err() {
+                size /= 2;
+            }
+        }
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.filler()).expect("the filler is there");
+    }
+}
+
+impl Drop for SmallFileSystem {
+    fn drop(&mut self) {
+        // Lazily: a server that is just ending may have a file open.
+        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+    }
+}
+
+/// The studio of a server whose records are on a small file system.
+struct Studio {
+    server: Server,
+    token: String,
+}
+
+impl Studio {
+    fn start(small: &SmallFileSystem) -> Self {
+        let database = format!("sqlite://{}", small.path().join("records.sqlite").display());
+        // Nothing is built here: the records are what is tested.
+        let server = Server::with(&["--database", &database, "--builds", "0"]);
+        let token = fs::read_to_string(server.file("studio/token")).expect("the first user's token");
+        Self { server, token: token.trim().to_owned() }
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> Reply {
+        let authorization = format!("Bearer {}", self.token);
+        let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
+        request(&self.server.address, method, path, &headers, body.as_bytes()).expect("an answer")
+    }
+
+    fn generate(&self, name: &str) -> Reply {
+        let body = json!({ "name": name, "goal": "Make a page.", "model": "scripted:demo" });
+        self.send("POST", "/api/generation", &body.to_string())
+    }
+
+    fn ready(&self) -> (u16, Value) {
+        let reply = self.server.call("GET", "/ready", None);
+        (reply.status, reply.json())
+    }
+
+    fn assert_recorded(&self, jobs: &[String]) {
+        for job in jobs {
+            let status = self.send("GET", &format!("/api/generation/{job}/status"), "");
+            assert_eq!(status.status, 200, "{job} was acknowledged and is lost: {}", status.text());
+        }
+    }
+}
+
+/// The table of the reliability review: seven of seven acknowledged jobs were gone.
+#[test]
+fn a_full_disk_loses_no_acknowledged_job() {
+    let small = SmallFileSystem::mount("24m");
+    let mut studio = Studio::start(&small);
+    let mut acknowledged = Vec::new();
+    let mut accept = |reply: Reply| {
+        if reply.status == 202 {
+            acknowledged.push(reply.json()["job_id"].as_str().expect("an id").to_owned());
+        }
+        reply
+    };
+    assert_eq!(accept(studio.generate("before")).status, 202);
+    assert_eq!(studio.ready().0, 200);
+
+    small.fill();
+    for number in 0..6 {
+        let refused = accept(studio.generate(&format!("full {number}")));
+        assert_eq!(refused.status, 507, "{}", refused.text());
+        let said = refused.text();
+        let place = small.path().to_str().expect("a plain path");
+        assert!(said.contains(place) && said.contains("full") && said.contains("free space"), "{said}");
+    }
+    let (status, ready) = studio.ready();
+    assert_eq!((status, &ready["ready"]), (503, &json!(false)), "{ready}");
+    assert_eq!(ready["parts"]["studio"]["ok"], false, "{ready}");
+    assert!(ready["parts"]["studio"]["cause"].as_str().is_some_and(|cause| cause.contains("full")), "{ready}");
+    assert_eq!(ready["parts"]["records"]["ok"], true, "{ready}");
+    let health = request(&studio.server.address, "GET", "/health", &[], b"").expect("an answer");
+    assert_eq!((health.status, health.text().contains("studio")), (503, true), "{}", health.text());
+    let open = request(&studio.server.address, "GET", "/ready", &[], b"").expect("an answer");
+    assert_eq!(open.json()["parts"]["studio"], json!({ "ok": false }), "paths are for callers with the key");
+    let usage = studio.send("GET", "/api/jobs", "");
+    assert_eq!(usage.status, 200, "a full disk can be read: {}", usage.text());
+
+    small.free();
+    eventually("the studio accepts changes again", RECOVERY_TIMEOUT, || (studio.ready().0 == 200).then_some(()));
+    for number in 0..3 {
+        let reply = accept(studio.generate(&format!("freed {number}")));
+        assert_eq!(reply.status, 202, "{}", reply.text());
+    }
+    let health = request(&studio.server.address, "GET", "/health", &[], b"").expect("an answer");
+    assert_eq!((health.status, health.text().as_str()), (200, "OK"));
+    studio.assert_recorded(&acknowledged);
+    studio.server.kill_9();
+    studio.server.start_again();
+    studio.assert_recorded(&acknowledged);
+}
