@@ -1,6 +1,7 @@
 //! Databases as all parts keep them: one SQLite file for one machine, Postgres for a team. What is acknowledged is on the disk, and a
 //! file is for its owner's eyes only: there are tokens and the values of variables in it.
 
+mod copy;
 mod filesystem;
 mod gate;
 mod handle;
@@ -19,6 +20,7 @@ use sea_orm::sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 use sea_orm::{ConnectOptions, DatabaseConnection, DbErr};
 use sea_orm_migration::MigratorTrait;
 
+pub use self::copy::{CopyError, backup, verify};
 pub use self::filesystem::explain;
 use self::gate::Gate;
 pub use self::gate::{Unwritable, cause, unwritable};

@@ -70,3 +70,36 @@ async fn a_file_is_its_owner_s_alone_also_one_that_was_open_to_all() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_is_one_state_of_a_database_in_use() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, copy) = (directory.path().join("records.sqlite"), directory.path().join("copy.sqlite"));
+    let database = sandbar_database::open_file(&file).await.expect("opened");
+    database.execute_unprepared("CREATE TABLE noted (number INTEGER)").await.expect("made");
+    note(&database, 0).await;
+    let writing = tokio::spawn({
+        let database = database.clone();
+        async move {
+            for number in 1..200 {
+                note(&database, number).await;
+            }
+        }
+    });
+    sandbar_database::backup(&file, &copy).await.expect("copied");
+    writing.await.expect("written");
+    let copied = noted(&copy);
+    assert!(!copied.is_empty(), "what was committed before is in the copy");
+    let mut numbers: Vec<u32> = copied.iter().map(|number| number.parse().expect("a number")).collect();
+    numbers.sort_unstable();
+    assert!(numbers.iter().copied().eq(0..copied.len() as u32), "no gaps: {numbers:?}");
+    assert_eq!(noted(&file).len(), 200);
+
+    let mut bytes = std::fs::read(&copy).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle..].fill(0xa5);
+    std::fs::write(&copy, bytes).expect("damaged");
+    assert!(sandbar_database::verify(&copy).await.is_err(), "a damaged file is found");
+    let refused = sandbar_database::backup(&copy, &directory.path().join("second")).await;
+    assert!(refused.is_err() && !directory.path().join("second").exists(), "{refused:?}");
+}
