@@ -15,6 +15,7 @@
 mod commit;
 mod copy;
 mod forecast;
+mod frozen;
 mod image;
 mod quota;
 mod reserve;
@@ -39,6 +40,7 @@ use crate::standing::Standing;
 use crate::sys::btrfs;
 
 pub use self::forecast::{Forecast, Shortcoming, forecast};
+pub use self::frozen::{FrozenCopy, is_frozen_copy};
 pub use self::trash::Trashed;
 pub use self::volume::Volume;
 
