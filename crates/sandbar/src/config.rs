@@ -2,6 +2,7 @@
 //! environment. An unknown key is an error that names it.
 
 use crate::agent::{ModelConfig, Prices};
+use crate::backup::{BackupConfig, ScrubConfig};
 use crate::screenshot_host::ScreenshotsConfig;
 use crate::{data, hosts};
 use anyhow::{Context, bail};
@@ -60,6 +61,12 @@ pub(crate) struct Config {
     /// Where the server listens that this process is; absent in a client, which reads it in the data directory.
     #[serde(skip)]
     pub own_server: Option<OwnServer>,
+    /// Backups that the server makes by itself.
+    #[serde(default)]
+    pub backup: BackupConfig,
+    /// How often the server re-reads what it keeps.
+    #[serde(default)]
+    pub scrub: ScrubConfig,
 }
 
 /// Of the egress, in the data directory.
@@ -135,6 +142,8 @@ const VARIABLES: &[&str] = &[
     "screenshots",
     "objects",
     "records",
+    "backup",
+    "scrub",
 ];
 
 impl Config {
@@ -210,6 +219,12 @@ impl Config {
         let plain = |key: &str| {
             !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
         };
+        let intervals = [("backup", self.backup.interval_hours), ("scrub", self.scrub.interval_hours)];
+        for (section, hours) in intervals {
+            if hours.is_some_and(|hours| !hours.is_finite() || hours <= 0.0) {
+                bail!("{section}.interval_hours must be above 0");
+            }
+        }
         // It is printed for a shell to read, and travels in a header.
         if !self.api_key.as_deref().is_none_or(plain) {
             bail!("api_key may hold letters, digits, `_` and `-` only, and must not be empty");
@@ -236,6 +251,8 @@ impl Config {
             budgets: Vec::new(),
             models: BTreeMap::new(),
             own_server: None,
+            backup: BackupConfig::default(),
+            scrub: ScrubConfig::default(),
         })
     }
 }

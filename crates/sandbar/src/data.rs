@@ -179,10 +179,7 @@ impl DataDirectory {
     /// Apparent size of the sparse image that holds the sandboxes' files where the directory is not on btrfs: most of the
     /// file system, since the image takes only what is written, and the engine guards the host's last free space.
     pub(crate) fn pool_bytes(&self) -> anyhow::Result<u64> {
-        const LEAST: u64 = 8 << 30;
-        let found =
-            rustix::fs::statvfs(&self.path).with_context(|| format!("cannot measure {}", self.path.display()))?;
-        Ok((found.f_blocks * found.f_frsize / 10 * 8).max(LEAST))
+        pool_bytes(&self.path)
     }
 
     /// The key kept in the directory, made at the first call: `e2b_` and 40 hex digits, the form every SDK accepts.
@@ -255,8 +252,22 @@ pub(crate) fn check_usable(path: &Path) -> anyhow::Result<()> {
     if path.exists() { check_ours(path) } else { Ok(()) }
 }
 
+/// Makes a directory Sandbar's own before a server has used it.
+pub(crate) fn mark(path: &Path) -> anyhow::Result<()> {
+    let lock = path.join(LOCK);
+    let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&lock);
+    made.map(drop).map_err(refused(&lock))
+}
+
+/// As [`DataDirectory::pool_bytes`], of a directory that is being made.
+pub(crate) fn pool_bytes(path: &Path) -> anyhow::Result<u64> {
+    const LEAST: u64 = 8 << 30;
+    let found = rustix::fs::statvfs(path).with_context(|| format!("cannot measure {}", path.display()))?;
+    Ok((found.f_blocks * found.f_frsize / 10 * 8).max(LEAST))
+}
+
 /// Says why `path` was not written, which file system that is, and what to do.
-fn refused(path: &Path) -> impl FnOnce(std::io::Error) -> anyhow::Error {
+pub(crate) fn refused(path: &Path) -> impl FnOnce(std::io::Error) -> anyhow::Error {
     let path = path.to_owned();
     move |error| anyhow!(database::explain(&path, &error))
 }

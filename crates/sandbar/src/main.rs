@@ -3,6 +3,7 @@
 
 mod agent;
 mod attendant;
+mod backup;
 mod completions;
 mod config;
 mod config_file;
@@ -70,6 +71,9 @@ enum Command {
     Up(up::Up),
     Down(down::Down),
     Doctor(doctor::Doctor),
+    Backup(backup::Backup),
+    Restore(backup::Restore),
+    Scrub(backup::Scrub),
     #[command(visible_alias = "sbx")]
     Sandbox(Box<sandbox::Sandbox>),
     Template(Box<template::Template>),
@@ -95,6 +99,9 @@ fn main() -> ExitCode {
         Command::Up(up) => up.run().map(|()| ExitCode::SUCCESS),
         Command::Down(down) => down.run().map(|()| ExitCode::SUCCESS),
         Command::Doctor(doctor) => Ok(doctor.run()),
+        Command::Backup(backup) => backup.run().map(|()| ExitCode::SUCCESS),
+        Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
+        Command::Scrub(scrub) => scrub.run(),
         Command::Sandbox(sandbox) => sandbox.run(),
         Command::Template(template) => template.run(),
         Command::Mcp(mcp) => mcp.run().map(|()| ExitCode::SUCCESS),

@@ -1,6 +1,7 @@
 //! `sandbar up`: one process, one listener. Prints what the SDKs need, then `ready:`, then serves until it is told to stop.
 
 use crate::attendant::Attendant;
+use crate::backup::Timers;
 use crate::config::{Config, Overrides};
 use crate::data::{self, Busy, DataDirectory, Expected, ServerNote};
 use crate::local_server::Ourselves;
@@ -20,7 +21,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use sdk::Secret;
 use std::io::{Write, stderr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -77,6 +78,11 @@ are the defaults unless a comment says otherwise:
   place.s3.bucket = \"pictures\"    # also place.s3.region, place.s3.endpoint;
                                   # keys: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
   place.disk.directory = \"/srv/p\" # instead; place.disk.served_at: its address elsewhere
+  [backup]                        # see `sandbar backup --help`
+  target = \"s3://BUCKET/PREFIX\"  # default: none; a directory, or a bucket
+  interval_hours = 24
+  [scrub]                         # see `sandbar scrub --help`
+  interval_hours = 168            # default: never
 Workspaces have [[providers]], [objects], [records] and [[budgets]]: `sandbar config init` writes \
 all of them, docs/configuration.md explains each key.
 
@@ -176,13 +182,13 @@ impl Up {
         let studio = (!self.no_studio).then(|| self.studio.options(self.database));
         let on_missing = if self.accept_missing_files { OnMissing::Accept } else { OnMissing::Refuse };
         if self.on_demand {
-            return runtime::block_on(serve(config, on_missing, studio, StartedBy::Command));
+            return runtime::block_on(serve(config, on_missing, studio, StartedBy::Command, self.config.as_deref()));
         }
         let expected_before = data::expected_server(&config.data).is_some();
         data::check_usable(&config.data)?;
         data::expect_server(&config.data, &Expected { command: command() })?;
         let path = config.data.clone();
-        let served = runtime::block_on(serve(config, on_missing, studio, StartedBy::Person));
+        let served = runtime::block_on(serve(config, on_missing, studio, StartedBy::Person, self.config.as_deref()));
         if served.is_err() && !expected_before {
             data::expect_none(&path);
         }
@@ -222,6 +228,7 @@ async fn serve(
     on_missing: OnMissing,
     studio: Option<Options>,
     started_by: StartedBy,
+    file: Option<&Path>,
 ) -> anyhow::Result<()> {
     let directory = take(&config, started_by).await?;
     directory.withdraw_note()?;
@@ -308,7 +315,9 @@ async fn serve(
         ApiConfig { api_key, domain, extensions: config.extensions, authority, max_connections: max_connections() };
     let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere, stop.clone()));
     let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node));
+    let timers = Timers::start(&config, file);
     let wanted = stopping.next().await;
+    drop(timers);
     eprintln!("stopping…");
     let finish = async {
         // What is done for a workspace needs the listener.

@@ -43,6 +43,8 @@ pub use key::{InvalidProjectId, InvalidStamp, ProjectId, Stamp};
 pub use left_out::{FolderName, InvalidFolderName, LeftOut};
 pub use listing::{Condition as SnapshotCondition, Listed};
 pub use manifest::{ArchiveFacts, Entry, FilePath, Kind, Manifest};
+/// The name of an object in a store.
+pub use object_store::path::Path as ObjectKey;
 pub use prune::Pruned;
 pub use restore::{Flaw, RestoreError, Restored, Which};
 pub use save::{SaveError, Saved, SnapshotOptions};

@@ -60,11 +60,21 @@ impl Server {
         Self::launch(Program::default(), data.to_owned(), None, arguments, "022")
     }
 
+    /// Starts a server on a directory that `prepare` has filled.
+    pub(crate) fn on_new_directory(arguments: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+        Self::prepared(Program::default(), arguments, "022", prepare)
+    }
+
     fn by(program: Program, arguments: &[&str], umask: &'static str) -> Self {
+        Self::prepared(program, arguments, umask, |_| {})
+    }
+
+    fn prepared(program: Program, arguments: &[&str], umask: &'static str, prepare: impl FnOnce(&Path)) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
         if let Some(User { uid, gid }) = program.user {
             std::os::unix::fs::chown(data.path(), Some(uid), Some(gid)).expect("root may give it away");
         }
+        prepare(data.path());
         Self::launch(program, data.path().to_owned(), Some(data), arguments, umask)
     }
 

@@ -1,0 +1,152 @@
+//! What a backup consists of: one document per backup, written last, and objects that backups
+//! share.
+//!
+//! ```text
+//! manifests/STAMP-SHA256.json   the document; its own digest is in its name
+//! objects/SHA256                a file, or the copy of a database
+//! volumes/NAME/FINGERPRINT.tar.gz
+//! ```
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use workspace::snapshot::{ObjectKey, Objects};
+
+const FOLDER: &str = "manifests";
+/// Of this layout.
+const FORMAT: u32 = 1;
+const STAMP_FORM: &str = "%Y%m%dT%H%M%SZ";
+
+/// Which directory a file is restored below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Root {
+    /// The server's data directory.
+    Data,
+    /// Records and snapshots of workspaces, where they are not below the data directory.
+    Workspaces,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FileEntry {
+    pub root: Root,
+    /// Below its root.
+    pub path: String,
+    pub mode: u32,
+    pub bytes: u64,
+    /// Nanoseconds since 1970; with the size, the sign that a file was not changed since.
+    pub modified_ns: i64,
+    pub sha256: String,
+    /// Copied by SQLite, not as bytes.
+    #[serde(default)]
+    pub database: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct VolumeEntry {
+    pub name: String,
+    /// Digest of the names, sizes and times of all its files.
+    pub fingerprint: String,
+    /// Of the archive.
+    pub bytes: u64,
+    pub sha256: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    pub format: u32,
+    pub program: String,
+    pub created_at: Timestamp,
+    pub files: Vec<FileEntry>,
+    pub volumes: Vec<VolumeEntry>,
+    /// What is kept elsewhere and is not in this backup.
+    pub not_included: Vec<String>,
+}
+
+impl FileEntry {
+    pub(super) fn key(&self) -> ObjectKey {
+        ObjectKey::from_iter(["objects", &self.sha256[..2], &self.sha256])
+    }
+}
+
+impl VolumeEntry {
+    pub(super) fn key(&self) -> ObjectKey {
+        volume_key(&self.name, &self.fingerprint)
+    }
+}
+
+pub(super) fn volume_key(name: &str, fingerprint: &str) -> ObjectKey {
+    ObjectKey::from_iter(["volumes".to_owned(), name.to_owned(), format!("{fingerprint}.tar.gz")])
+}
+
+pub(super) fn hex(digest: impl AsRef<[u8]>) -> String {
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Manifest {
+    pub(super) fn new(files: Vec<FileEntry>, volumes: Vec<VolumeEntry>, not_included: Vec<String>) -> Self {
+        let program = env!("CARGO_PKG_VERSION").to_owned();
+        Self { format: FORMAT, program, created_at: Timestamp::now(), files, volumes, not_included }
+    }
+
+    pub(super) fn stamp(&self) -> String {
+        self.created_at.strftime(STAMP_FORM).to_string()
+    }
+
+    /// Every object it needs, with size and digest.
+    pub(super) fn objects(&self) -> BTreeMap<ObjectKey, (u64, &str)> {
+        let files = self.files.iter().map(|file| (file.key(), (file.bytes, file.sha256.as_str())));
+        let volumes = self.volumes.iter().map(|volume| (volume.key(), (volume.bytes, volume.sha256.as_str())));
+        files.chain(volumes).collect()
+    }
+
+    /// Makes the backup exist. All its objects are stored already.
+    pub(super) async fn store(&self, target: &Objects) -> anyhow::Result<()> {
+        let text = serde_json::to_vec_pretty(self)?;
+        let name = format!("{}-{}.json", self.stamp(), hex(Sha256::digest(&text)));
+        let mut upload = target.upload(ObjectKey::from_iter([FOLDER, &name]));
+        upload.push(&text).await?;
+        upload.finish().await.context("cannot store the manifest")
+    }
+
+    /// The stamps of all backups, oldest first, with their keys.
+    pub(super) async fn list(target: &Objects) -> anyhow::Result<Vec<(String, ObjectKey)>> {
+        let found = target.list(&ObjectKey::from(FOLDER)).await.context("cannot list the backups")?;
+        let named = found.into_iter().filter_map(|object| {
+            let stamp = object.location.filename()?.strip_suffix(".json")?.split_once('-')?.0.to_owned();
+            Some((stamp, object.location))
+        });
+        let mut named: Vec<_> = named.collect();
+        named.sort();
+        Ok(named)
+    }
+
+    /// The newest backup, or the one made at `stamp`; none where there are none.
+    pub(super) async fn load(target: &Objects, stamp: Option<&str>) -> anyhow::Result<Option<Self>> {
+        let all = Self::list(target).await?;
+        let found = match stamp {
+            None => all.into_iter().next_back(),
+            Some(stamp) => match all.into_iter().find(|(known, _)| known == stamp) {
+                None => bail!("there is no backup {stamp}; --list names those there are"),
+                found => found,
+            },
+        };
+        let Some((stamp, key)) = found else { return Ok(None) };
+        let text = target.get(&key).await.with_context(|| format!("cannot read the manifest of backup {stamp}"))?;
+        let named =
+            key.filename().and_then(|name| name.strip_suffix(".json")?.split_once('-')).map(|(_, digest)| digest);
+        if named != Some(hex(Sha256::digest(&text)).as_str()) {
+            bail!("the manifest of backup {stamp} is damaged; `--list` names the others");
+        }
+        let manifest: Self = serde_json::from_slice(&text).with_context(|| format!("backup {stamp}"))?;
+        if manifest.format != FORMAT {
+            bail!(
+                "backup {stamp} was made by sandbar {}, which has another format; use that version",
+                manifest.program
+            );
+        }
+        Ok(Some(manifest))
+    }
+}

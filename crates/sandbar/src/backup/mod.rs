@@ -1,0 +1,368 @@
+//! `sandbar backup`, `sandbar restore` and `sandbar scrub`: copies of everything durable of a
+//! server, made while it runs; and whether what is kept is still whole.
+
+mod manifest;
+mod restore;
+mod scrub;
+mod source;
+mod timer;
+
+pub(crate) use restore::Restore;
+pub(crate) use scrub::Scrub;
+pub(crate) use timer::{BackupConfig, ScrubConfig, Timers};
+
+use self::manifest::{FileEntry, Manifest, Root, VolumeEntry, hex};
+use self::source::{DurableFile, Frozen, OpenPool};
+use crate::config::{self, Config, Overrides};
+use crate::runtime;
+use anyhow::{Context as _, bail};
+use clap::Args;
+use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use workspace::config::ObjectsConfig;
+use workspace::snapshot::{ObjectKey, Objects};
+
+/// Read and sent at once.
+const PIECE_BYTES: usize = 1 << 20;
+/// A file that changes while it is read is read again.
+const READ_TRIES: usize = 3;
+
+/// Where backups are kept.
+#[derive(Args)]
+pub(crate) struct Target {
+    /// A directory on another disk, or s3://BUCKET/PREFIX (credentials: AWS_ACCESS_KEY_ID,
+    /// AWS_SECRET_ACCESS_KEY)
+    #[arg(value_name = "DIR|s3://BUCKET/PREFIX")]
+    target: String,
+    /// Of an S3 server that is not AWS
+    #[arg(long, value_name = "URL", env = "AWS_ENDPOINT_URL")]
+    endpoint: Option<String>,
+}
+
+impl Target {
+    /// A directory must exist already unless it is to be written.
+    fn open(&self, make: bool) -> anyhow::Result<Objects> {
+        let url = match self.target.contains("://") {
+            true => self.target.clone(),
+            false => {
+                let path = Path::new(&self.target);
+                if !make && !path.is_dir() {
+                    bail!("{} is no directory", path.display());
+                }
+                format!("file://{}", std::path::absolute(path)?.display())
+            }
+        };
+        let config = ObjectsConfig { url: Some(url), endpoint: self.endpoint.clone(), ..ObjectsConfig::default() };
+        config.open(&config::variable).with_context(|| format!("{} cannot be used", self.target))
+    }
+}
+
+/// Back up everything durable of this server, while it runs.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar backup /mnt/backup
+  sandbar backup s3://BUCKET/sandbar
+  sandbar backup /mnt/backup --json       {backup, files, databases, volumes, bytes, copiedBytes,
+                                           notIncluded}
+  sandbar restore /mnt/backup --data DIR
+
+A backup has copies of all SQLite databases (sandboxes, studio, workspaces), keys and authorities, \
+snapshots of workspaces that are kept on this machine, and the files of all sandboxes, templates and \
+volumes; not the memory of paused sandboxes. What has not changed since the last backup in the same \
+place is not copied again.
+
+A backup exists when this command succeeds; one that broke off leaves the earlier ones as they are. \
+It has keys and tokens in it: keep it as private as the data directory.
+
+By a timer of the server:
+  [backup]
+  target = \"s3://BUCKET/sandbar\"
+  interval_hours = 24")]
+pub(crate) struct Backup {
+    #[command(flatten)]
+    target: Target,
+    /// The data directory [default: $XDG_DATA_HOME/sandbar]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    config: Option<PathBuf>,
+    /// Print JSON for programs
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    backup: String,
+    files: usize,
+    databases: usize,
+    volumes: usize,
+    /// Of the whole backup.
+    bytes: u64,
+    /// What was not there before.
+    copied_bytes: u64,
+    not_included: Vec<String>,
+}
+
+impl Backup {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        crate::logging::start_if_wanted()?;
+        let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
+        let config = Config::load(self.config.as_deref(), &overrides)?;
+        if !config.data.is_dir() {
+            bail!("there is no data directory {}; --data names another", config.data.display());
+        }
+        crate::data::check_owner(&config.data)?;
+        let data = config.data.canonicalize()?;
+        // Before any thread exists: namespaces belong to the whole process.
+        engine::enter_private_mounts(&data).context("cannot make namespaces")?;
+        let _lock = lock(&data)?;
+        let report = runtime::block_on(async {
+            let work = Work::new(self.target.open(true)?).await?;
+            work.run(&config, &data).await
+        })?;
+        if self.json {
+            println!("{}", serde_json::to_string(&report)?);
+            return Ok(());
+        }
+        println!(
+            "backup {}: {} files, {} databases, {} volumes; {} of {} bytes were new",
+            report.backup, report.files, report.databases, report.volumes, report.copied_bytes, report.bytes
+        );
+        for one in &report.not_included {
+            println!("not included: {one}");
+        }
+        Ok(())
+    }
+}
+
+/// Two backups at once would delete each other's snapshots.
+fn lock(data: &Path) -> anyhow::Result<File> {
+    let file = File::options().create(true).truncate(false).write(true).open(data.join("backup.lock"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => bail!("another backup of {} is under way", data.display()),
+        Err(error) => Err(error).context("cannot lock the data directory for a backup"),
+    }
+}
+
+/// One backup in the making.
+struct Work {
+    target: Objects,
+    /// What the last backup had, to find what has not changed.
+    files: HashMap<(Root, String), FileEntry>,
+    volumes: HashMap<String, VolumeEntry>,
+    report: Report,
+}
+
+impl Work {
+    async fn new(target: Objects) -> anyhow::Result<Self> {
+        let last = Manifest::load(&target, None).await?;
+        let (files, volumes) = last.map(|last| (last.files, last.volumes)).unwrap_or_default();
+        Ok(Self {
+            target,
+            files: files.into_iter().map(|file| ((file.root, file.path.clone()), file)).collect(),
+            volumes: volumes.into_iter().map(|volume| (volume.name.clone(), volume)).collect(),
+            report: Report::default(),
+        })
+    }
+
+    async fn run(mut self, config: &Config, data: &Path) -> anyhow::Result<Report> {
+        let pool = OpenPool::open(data)?;
+        let mut found = source::files_below(Root::Data, data)?;
+        let workspaces = config::workspaces_directory()?;
+        if workspaces.is_dir() && !workspaces.canonicalize()?.starts_with(data) {
+            found.extend(source::files_below(Root::Workspaces, &workspaces)?);
+        }
+        let (databases, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|file| file.database);
+        let drafts = tempfile::Builder::new().prefix("backup-").suffix(".part").tempdir_in(data)?;
+        let mut files = Vec::new();
+        for file in &databases {
+            files.push(self.copy_database(file, drafts.path()).await?);
+        }
+        // What the databases name is frozen directly after them.
+        let volumes = pool.freeze()?;
+        for file in &others {
+            files.extend(self.copy_file(file).await?);
+        }
+        let (count, mut entries) = (volumes.len(), Vec::new());
+        for (index, volume) in volumes.into_iter().enumerate() {
+            eprintln!("volume {} of {count}: {}", index + 1, volume.name);
+            entries.push(self.copy_volume(&volume).await?);
+        }
+        self.report.databases = databases.len();
+        self.report.files = files.len() - databases.len();
+        self.report.volumes = entries.len();
+        let manifest = Manifest::new(files, entries, kept_elsewhere(config, data)?);
+        manifest.store(&self.target).await?;
+        self.report.bytes = manifest.objects().values().map(|(bytes, _)| bytes).sum();
+        self.report.backup = manifest.stamp();
+        self.report.not_included = manifest.not_included;
+        Ok(self.report)
+    }
+
+    async fn copy_database(&mut self, file: &DurableFile, drafts: &Path) -> anyhow::Result<FileEntry> {
+        let draft = drafts.join("copy.sqlite");
+        database::backup(&file.path, &draft).await?;
+        let (sha256, bytes) = digest(&draft).await?;
+        let entry = FileEntry { sha256, bytes, ..entry(file) };
+        self.send_file(&draft, &entry).await?;
+        tokio::fs::remove_file(&draft).await?;
+        Ok(entry)
+    }
+
+    /// None for a file that was removed meanwhile.
+    async fn copy_file(&mut self, file: &DurableFile) -> anyhow::Result<Option<FileEntry>> {
+        let found = entry(file);
+        let last = self.files.get(&(file.root, file.relative.clone()));
+        let unchanged = last.filter(|last| (last.bytes, last.modified_ns) == (found.bytes, found.modified_ns));
+        if let Some(last) = unchanged.cloned()
+            && self.target.size(&last.key()).await? == Some(last.bytes)
+        {
+            return Ok(Some(FileEntry { mode: found.mode, ..last }));
+        }
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (sha256, bytes) = match digest(&file.path).await {
+                Err(_) if !file.path.exists() => return Ok(None),
+                digest => digest?,
+            };
+            let entry = FileEntry { sha256, bytes, ..found.clone() };
+            match self.send_file(&file.path, &entry).await {
+                Ok(()) => return Ok(Some(entry)),
+                Err(_) if !file.path.exists() => return Ok(None),
+                Err(error) if tries == READ_TRIES => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn send_file(&mut self, path: &Path, entry: &FileEntry) -> anyhow::Result<()> {
+        if self.target.size(&entry.key()).await? == Some(entry.bytes) {
+            return Ok(());
+        }
+        let file = tokio::fs::File::open(path).await.with_context(|| format!("cannot read {}", path.display()))?;
+        let (sha256, bytes) = self.send(entry.key(), file, Some(&entry.sha256)).await?;
+        debug_assert_eq!((sha256.as_str(), bytes), (entry.sha256.as_str(), entry.bytes));
+        self.report.copied_bytes += bytes;
+        Ok(())
+    }
+
+    async fn copy_volume(&mut self, volume: &Frozen) -> anyhow::Result<VolumeEntry> {
+        let fingerprint = volume.fingerprint()?;
+        let last = self.volumes.get(&volume.name).filter(|last| last.fingerprint == fingerprint);
+        if let Some(last) = last.cloned()
+            && self.target.size(&last.key()).await? == Some(last.bytes)
+        {
+            return Ok(last);
+        }
+        let mut command = tokio::process::Command::from(volume.archive());
+        let mut tar =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn();
+        let tar = tar.as_mut().map_err(|error| anyhow::anyhow!("cannot run tar: {error}"))?;
+        let output = tar.stdout.take().context("its output is piped")?;
+        let mut complaints = tar.stderr.take().context("its errors are piped")?;
+        let complaining = tokio::spawn(async move {
+            let mut text = String::new();
+            let _ = complaints.read_to_string(&mut text).await;
+            text
+        });
+        let key = manifest::volume_key(&volume.name, &fingerprint);
+        let (sha256, bytes) = self.send(key.clone(), output, None).await?;
+        let ended = tar.wait().await?;
+        if !ended.success() {
+            let said = complaining.await.unwrap_or_default();
+            self.target.delete(&key).await?;
+            bail!("cannot archive volume {}: {}", volume.name, said.trim());
+        }
+        self.report.copied_bytes += bytes;
+        Ok(VolumeEntry { name: volume.name.clone(), fingerprint, bytes, sha256 })
+    }
+
+    /// Stores what `content` gives, unless it is not `expected`; its digest and length.
+    async fn send(
+        &self,
+        key: ObjectKey,
+        mut content: impl AsyncRead + Unpin,
+        expected: Option<&str>,
+    ) -> anyhow::Result<(String, u64)> {
+        // An object of an earlier, broken-off backup may be there with other bytes.
+        self.target.delete(&key).await?;
+        let mut upload = self.target.upload(key);
+        let (mut hasher, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; PIECE_BYTES]);
+        loop {
+            let count = content.read(&mut piece).await?;
+            if count == 0 {
+                break;
+            }
+            hasher.update(&piece[..count]);
+            bytes += count as u64;
+            upload.push(&piece[..count]).await?;
+        }
+        let sha256 = hex(hasher.finalize());
+        if expected.is_some_and(|expected| expected != sha256) {
+            upload.abort().await;
+            bail!("a file changed while it was read");
+        }
+        upload.finish().await?;
+        Ok((sha256, bytes))
+    }
+}
+
+fn entry(file: &DurableFile) -> FileEntry {
+    let metadata = &file.metadata;
+    FileEntry {
+        root: file.root,
+        path: file.relative.clone(),
+        mode: metadata.permissions().mode() & 0o7777,
+        bytes: metadata.len(),
+        modified_ns: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
+        sha256: String::new(),
+        database: file.database,
+    }
+}
+
+async fn digest(path: &Path) -> anyhow::Result<(String, u64)> {
+    let file = tokio::fs::File::open(path).await;
+    let mut file = file.with_context(|| format!("cannot read {}", path.display()))?;
+    let (mut hasher, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; PIECE_BYTES]);
+    loop {
+        let count = file.read(&mut piece).await.with_context(|| format!("cannot read {}", path.display()))?;
+        if count == 0 {
+            return Ok((hex(hasher.finalize()), bytes));
+        }
+        hasher.update(&piece[..count]);
+        bytes += count as u64;
+    }
+}
+
+/// Records and snapshots that the configuration keeps outside of the directories that are copied.
+fn kept_elsewhere(config: &Config, data: &Path) -> anyhow::Result<Vec<String>> {
+    let workspaces = config.workspaces()?;
+    let inside = [data.to_owned(), config::workspaces_directory()?];
+    let is_inside = |path: &str| inside.iter().any(|directory| Path::new(path).starts_with(directory));
+    let mut elsewhere = BTreeSet::new();
+    let records = workspaces.records.location(&config::variable)?;
+    match records.expose().strip_prefix("sqlite://") {
+        Some(path) if is_inside(path) => {}
+        Some(path) => drop(elsewhere.insert(format!("the records of workspaces in {path}"))),
+        None => drop(elsewhere.insert("the records of workspaces in Postgres (`pg_dump` copies them)".to_owned())),
+    }
+    if let Some(url) = &workspaces.objects.url
+        && !url.strip_prefix("file://").is_some_and(is_inside)
+    {
+        elsewhere.insert(format!("the snapshots of workspaces in {url}"));
+    }
+    Ok(elsewhere.into_iter().collect())
+}

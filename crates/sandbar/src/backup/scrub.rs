@@ -1,0 +1,219 @@
+//! `sandbar scrub`: re-reads what is kept and compares it with its checksums, so that a disk that
+//! forgets is found while a backup still has the data.
+
+use super::source::OpenPool;
+use crate::config::{self, Config, Overrides};
+use crate::runtime;
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use workspace::snapshot::{ObjectKey, Objects, ProjectId, SnapshotCondition, Snapshots};
+
+/// Of a btrfs subvolume's root directory, and of the pool's own.
+const SUBVOLUME_INODE: u64 = 256;
+
+/// Re-read databases, pool and snapshots of workspaces, and compare them with their checksums.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  sandbar scrub
+  sandbar scrub --json | jq '.flaws'    {databases, poolBytes, snapshots, flaws: [{what, flaw}]}
+
+Exit code 0 when all is whole, 1 when something is not: it is named. The server may run meanwhile. A \
+pool on btrfs is checked by its checksums; one of plain directories by reading every file.
+
+By a timer of the server:
+  [scrub]
+  interval_hours = 168")]
+pub(crate) struct Scrub {
+    /// The data directory [default: $XDG_DATA_HOME/sandbar]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
+    config: Option<PathBuf>,
+    /// Print JSON for programs
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Flaw {
+    what: String,
+    flaw: String,
+}
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    databases: usize,
+    pool_bytes: u64,
+    snapshots: usize,
+    flaws: Vec<Flaw>,
+}
+
+impl Report {
+    fn note(&mut self, what: impl Into<String>, flaw: impl std::fmt::Display) {
+        self.flaws.push(Flaw { what: what.into(), flaw: flaw.to_string() });
+    }
+}
+
+impl Scrub {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        crate::logging::start_if_wanted()?;
+        let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
+        let config = Config::load(self.config.as_deref(), &overrides)?;
+        if !config.data.is_dir() {
+            bail!("there is no data directory {}; --data names another", config.data.display());
+        }
+        crate::data::check_owner(&config.data)?;
+        let data = config.data.canonicalize()?;
+        // Before any thread exists: namespaces belong to the whole process.
+        engine::enter_private_mounts(&data).context("cannot make namespaces")?;
+        let report = runtime::block_on(async {
+            let mut report = Report::default();
+            scrub_databases(&data, &mut report).await?;
+            scrub_pool(&data, &mut report)?;
+            scrub_snapshots(&config, &data, &mut report).await;
+            Ok(report)
+        })?;
+        if self.json {
+            println!("{}", serde_json::to_string(&report)?);
+        } else {
+            report.flaws.iter().for_each(|Flaw { what, flaw }| println!("damaged: {what}: {flaw}"));
+            let Report { databases, pool_bytes, snapshots, flaws } = &report;
+            println!(
+                "{databases} databases, {pool_bytes} bytes of the pool, {snapshots} snapshots: {} flaws",
+                flaws.len()
+            );
+        }
+        Ok(if report.flaws.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+async fn scrub_databases(data: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let mut roots = vec![(super::Root::Data, data.to_owned())];
+    let workspaces = config::workspaces_directory()?;
+    if workspaces.is_dir() && !workspaces.canonicalize()?.starts_with(data) {
+        roots.push((super::Root::Workspaces, workspaces));
+    }
+    for (root, directory) in roots {
+        for file in super::source::files_below(root, &directory)?.into_iter().filter(|file| file.database) {
+            report.databases += 1;
+            if let Err(error) = database::verify(&file.path).await {
+                report.note(file.path.display().to_string(), workspace::chain(&error));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn scrub_pool(data: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let pool = OpenPool::open(data)?;
+    let Some(root) = pool.root() else { return Ok(()) };
+    let is_btrfs = root.metadata()?.ino() == SUBVOLUME_INODE && data.join("pool.img").exists();
+    if !is_btrfs {
+        return read_all(root, report);
+    }
+    let done = Command::new("btrfs").args(["scrub", "start", "-B", "-R", "-r"]).arg(root).output();
+    let done = done.context("cannot run `btrfs` (package btrfs-progs)")?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let counter = |name: &str| {
+        let line = said.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().strip_prefix(':'))?;
+        line.trim().parse::<u64>().ok()
+    };
+    report.pool_bytes = counter("data_bytes_scrubbed").unwrap_or(0) + counter("tree_bytes_scrubbed").unwrap_or(0);
+    for name in ["read_errors", "csum_errors", "verify_errors", "super_errors", "uncorrectable_errors"] {
+        if let Some(count) = counter(name).filter(|count| *count > 0) {
+            report.note(
+                "the pool",
+                format!("{count} {}; `dmesg | grep -i btrfs` names the files", name.replace('_', " ")),
+            );
+        }
+    }
+    if !done.status.success() && report.flaws.is_empty() {
+        report.note("the pool", String::from_utf8_lossy(&done.stderr).trim());
+    }
+    Ok(())
+}
+
+/// For a file system without checksums, or one that is not ours to scrub: a read finds what the
+/// device has lost.
+fn read_all(root: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let mut left = vec![root.to_owned()];
+    while let Some(folder) = left.pop() {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", folder.display())),
+        };
+        for entry in entries {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                left.push(entry.path());
+            } else if kind.is_file() {
+                match File::open(entry.path()).and_then(|mut file| io::copy(&mut file, &mut io::sink())) {
+                    Ok(bytes) => report.pool_bytes += bytes,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => report.note(entry.path().display().to_string(), error),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The snapshots of workspaces, and those of the studio's jobs. A store that does not answer is a
+/// flaw, too.
+async fn scrub_snapshots(config: &Config, data: &Path, report: &mut Report) {
+    let mut stores = Vec::new();
+    let of_workspaces = config.workspaces().and_then(|workspaces| Ok(workspaces.objects.open(&config::variable)?));
+    match of_workspaces {
+        Ok(objects) => stores.push(objects),
+        Err(error) => report.note("the snapshots of workspaces", format!("{error:#}")),
+    }
+    let studio = data.join("studio/objects");
+    if studio.is_dir() && config.objects.url.is_none() {
+        match Objects::disk(&studio) {
+            Ok(objects) => stores.push(objects),
+            Err(error) => report.note("the snapshots of the studio", error),
+        }
+    }
+    for objects in stores {
+        if let Err(error) = scrub_store(objects, report).await {
+            report.note("a store of snapshots", format!("{error:#}"));
+        }
+    }
+}
+
+async fn scrub_store(objects: Objects, report: &mut Report) -> anyhow::Result<()> {
+    let listed = objects.list(&ObjectKey::from("projects")).await?;
+    let mut projects: Vec<ProjectId> = listed
+        .iter()
+        .filter_map(|object| object.location.parts().nth(1).and_then(|part| part.as_ref().parse().ok()))
+        .collect();
+    projects.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    projects.dedup_by(|a, b| a.as_str() == b.as_str());
+    let snapshots = Snapshots::new(objects);
+    for project in projects {
+        for one in snapshots.list(&project).await? {
+            report.snapshots += 1;
+            let name = format!("snapshot {} of {}", one.stamp, project.as_str());
+            match snapshots.verify(&project, one.stamp).await? {
+                Some(SnapshotCondition::Damaged { reason }) => report.note(name, reason),
+                Some(SnapshotCondition::Whole { verified: false, .. }) => {
+                    report.note(name, "its archive could not be verified");
+                }
+                // Verified, or pruned meanwhile.
+                Some(SnapshotCondition::Whole { .. }) | None => {}
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! What is backed up: the files of a data directory, and the volumes of its pool.
+//!
+//! A running server has the pool mounted in a mount namespace of its own, which its process leads
+//! to. On btrfs a volume is read from a read-only snapshot; elsewhere as it is, which is consistent
+//! for paused sandboxes, templates and volumes without a writer.
+
+use super::manifest::{Root, hex};
+use crate::data::{self, DataDirectory, Found};
+use anyhow::{Context as _, bail};
+use engine::pool::{FrozenCopy, Pool, is_frozen_copy};
+use sha2::{Digest as _, Sha256};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Remade by every server, of the running process only, or not of this machine.
+const VOLATILE: [&str; 13] = [
+    "lock",
+    "server.json",
+    "ended",
+    "runtime",
+    "run",
+    "pool",
+    "pool.img",
+    "pool.img.new",
+    "volumes",
+    "layers",
+    "backup.lock",
+    "backup.last",
+    "scrub.last",
+];
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// A file to be copied.
+pub(super) struct DurableFile {
+    pub root: Root,
+    pub path: PathBuf,
+    pub relative: String,
+    pub metadata: Metadata,
+    pub database: bool,
+}
+
+/// Every durable file below `directory`, databases first: what they name is copied after them.
+pub(super) fn files_below(root: Root, directory: &Path) -> anyhow::Result<Vec<DurableFile>> {
+    let mut found = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(folder) = left.pop() {
+        let at_top = root == Root::Data && folder == directory;
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default();
+            if (at_top && VOLATILE.iter().any(|volatile| name == *volatile)) || is_transient(name) {
+                continue;
+            }
+            let metadata = match path.symlink_metadata() {
+                Ok(metadata) => metadata,
+                // Removed meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error).with_context(|| format!("cannot look at {}", path.display())),
+            };
+            if metadata.is_dir() {
+                left.push(path);
+            } else if metadata.is_file() {
+                let relative = path.strip_prefix(directory).expect("it was found below").to_str();
+                let relative = relative.with_context(|| format!("{} has no plain name", path.display()))?.to_owned();
+                let database = is_database(&path);
+                found.push(DurableFile { root, path, relative, metadata, database });
+            }
+        }
+    }
+    found.sort_by(|a, b| b.database.cmp(&a.database).then_with(|| a.relative.cmp(&b.relative)));
+    Ok(found)
+}
+
+/// SQLite's own files beside a database, and files that are being written.
+fn is_transient(name: &OsStr) -> bool {
+    [b"-wal".as_slice(), b"-shm", b"-journal", b".new", b".part"].iter().any(|end| name.as_bytes().ends_with(end))
+}
+
+fn is_database(path: &Path) -> bool {
+    let mut head = [0; 16];
+    File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *SQLITE_MAGIC
+}
+
+/// The pool of a data directory, readable, and who keeps it so.
+pub(super) struct OpenPool {
+    root: Option<PathBuf>,
+    /// Of a directory without a server: nothing else may open it meanwhile.
+    _own: Option<(Pool, DataDirectory)>,
+}
+
+impl OpenPool {
+    /// The caller has a mount namespace of its own.
+    pub(super) fn open(data: &Path) -> anyhow::Result<Self> {
+        let has_image = data.join("pool.img").exists();
+        let below = if has_image { data.join("pool") } else { data.join("volumes") };
+        let root = match data::find_server(data).with_context(|| format!("cannot look into {}", data.display()))? {
+            Found::Serving(note) => {
+                let seen = Path::new("/proc").join(note.pid.to_string()).join("root");
+                let root = seen.join(below.strip_prefix("/").unwrap_or(&below));
+                root.read_dir().with_context(|| format!("cannot read the pool of process {}", note.pid))?;
+                root
+            }
+            Found::Busy => bail!("the server in {} is starting or stopping; try again", data.display()),
+            Found::Nobody | Found::Dead { .. } if !has_image && !below.is_dir() => {
+                return Ok(Self { root: None, _own: None });
+            }
+            Found::Nobody | Found::Dead { .. } => {
+                let Ok(directory) = DataDirectory::take(data)? else {
+                    bail!("a server has just started in {}; try again", data.display())
+                };
+                let pool = Pool::open(data, directory.pool_bytes()?).context("cannot open the pool")?;
+                return Ok(Self { root: Some(below), _own: Some((pool, directory)) });
+            }
+        };
+        Ok(Self { root: Some(root), _own: None })
+    }
+
+    pub(super) fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
+    }
+
+    /// A consistent view of every volume. Snapshots vanish when it is dropped.
+    pub(super) fn freeze(&self) -> anyhow::Result<Vec<Frozen>> {
+        let Some(root) = &self.root else { return Ok(Vec::new()) };
+        let mut names = Vec::new();
+        for entry in fs::read_dir(root).with_context(|| format!("cannot read {}", root.display()))? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if is_frozen_copy(&name) {
+                // Of a backup that was killed.
+                drop(FrozenCopy::adopt(root, &name)?);
+            } else if !name.starts_with('.') && entry.file_type()?.is_dir() {
+                names.push(name);
+            }
+        }
+        names.sort();
+        names.into_iter().filter_map(|name| Frozen::take(root, name).transpose()).collect()
+    }
+}
+
+/// One volume as it was at one moment.
+pub(super) struct Frozen {
+    pub name: String,
+    path: PathBuf,
+    /// Held, not read: the copy goes with it.
+    _copy: Option<FrozenCopy>,
+}
+
+impl Frozen {
+    /// None for a volume that was removed meanwhile.
+    fn take(root: &Path, name: String) -> anyhow::Result<Option<Self>> {
+        let copy = match FrozenCopy::take(root, &name) {
+            Ok(copy) => copy,
+            Err(_) if !root.join(&name).exists() => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot take a snapshot of volume {name}")),
+        };
+        let path = copy.as_ref().map_or_else(|| root.join(&name), |copy| copy.path().to_owned());
+        Ok(Some(Self { name, path, _copy: copy }))
+    }
+
+    /// Digest of every name, kind, size, owner and time below: equal when nothing was changed,
+    /// because a change of content or attributes sets an inode's change time.
+    pub(super) fn fingerprint(&self) -> anyhow::Result<String> {
+        let mut hasher = Sha256::new();
+        let mut left = vec![self.path.clone()];
+        while let Some(folder) = left.pop() {
+            let listed = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+            let mut entries = listed.collect::<Result<Vec<_>, _>>()?;
+            entries.sort_by_key(fs::DirEntry::file_name);
+            for entry in entries {
+                let path = entry.path();
+                let found = path.symlink_metadata().with_context(|| format!("cannot look at {}", path.display()))?;
+                let relative = path.strip_prefix(&self.path).expect("it was found below");
+                hasher.update(relative.as_os_str().as_bytes());
+                let facts = [u64::from(found.mode()), u64::from(found.uid()), u64::from(found.gid()), found.rdev()];
+                let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+                hasher.update([0]);
+                facts.into_iter().chain([found.size(), found.ino()]).for_each(|fact| hasher.update(fact.to_le_bytes()));
+                times.into_iter().for_each(|time| hasher.update(time.to_le_bytes()));
+                if found.is_dir() {
+                    left.push(path);
+                }
+            }
+        }
+        Ok(hex(hasher.finalize()))
+    }
+
+    /// The command whose output is the volume as an archive, with owners, attributes and devices.
+    pub(super) fn archive(&self) -> Command {
+        let mut command = Command::new("tar");
+        command.args(["--create", "--gzip", "--format=posix", "--numeric-owner", "--acls", "--xattrs"]);
+        command.args(["--xattrs-include=*", "--sparse", "--file=-", "--directory"]).arg(&self.path).arg(".");
+        command
+    }
+}
+
+/// Puts an archive's files where [`Frozen::archive`] took them from.
+pub(super) fn unpack(volume: &Path) -> Command {
+    let mut command = Command::new("tar");
+    command.args(["--extract", "--gzip", "--numeric-owner", "--same-owner", "--preserve-permissions", "--acls"]);
+    command.args(["--xattrs", "--xattrs-include=*", "--file=-", "--directory"]).arg(volume);
+    command
+}

@@ -1,0 +1,195 @@
+//! A backup made while the server works, restored as on another machine: volumes, templates, paused
+//! and running sandboxes, workspaces and the studio's jobs are there again.
+
+use crate::support::http::request;
+use crate::support::{Program, Sandbox, Server, eventually};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+use testing::S3Server;
+
+const BACKUP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A server with something of every kind, and a user with a workspace on it.
+struct Subject {
+    /// None once it has ended: two servers on one machine would share the names of sandboxes.
+    server: Option<Server>,
+    home: TempDir,
+    paused: Sandbox,
+    running: Sandbox,
+    template: String,
+    volume: Value,
+    job: String,
+    token: String,
+}
+
+fn studio(server: &Server, token: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let authorization = format!("Bearer {token}");
+    let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
+    let reply = request(&server.address, method, path, &headers, body.as_bytes()).expect("an answer");
+    (reply.status, reply.json())
+}
+
+fn volume_file(server: &Server, volume: &Value, method: &str, content: &[u8]) -> (u16, Vec<u8>) {
+    let authorization = format!("Bearer {}", volume["token"].as_str().expect("a token"));
+    let path = format!("/volumecontent/{}/file?path=/kept", volume["volumeID"].as_str().expect("an id"));
+    let reply = request(&server.address, method, &path, &[("Authorization", &authorization)], content);
+    let reply = reply.expect("an answer");
+    (reply.status, reply.body)
+}
+
+impl Subject {
+    fn start() -> Self {
+        let server = Server::with(&["--builds", "0"]);
+        let (paused, running) = (server.create(), server.create());
+        for sandbox in [&paused, &running] {
+            assert_eq!(sandbox.write("/home/user/mine", sandbox.id.as_bytes()).status, 200);
+            // What an overlay keeps as a device and as attributes.
+            sandbox.must("root", "rm /usr/bin/yes; rm -r /usr/share/doc 2>/dev/null; mkdir -p /usr/share/doc; true");
+        }
+        let taken = server.call("POST", &format!("/sandboxes/{}/snapshots", running.id), Some(json!({})));
+        assert_eq!(taken.status, 201, "{}", taken.text());
+        let template = taken.json()["snapshotID"].as_str().expect("an id").to_owned();
+        let done = server.call("POST", &format!("/sandboxes/{}/pause", paused.id), Some(json!({ "memory": false })));
+        assert_eq!(done.status, 204, "{}", done.text());
+        let made = server.call("POST", "/volumes", Some(json!({ "name": "kept" })));
+        assert_eq!(made.status, 201, "{}", made.text());
+        let volume = made.json();
+        let (status, body) = volume_file(&server, &volume, "PUT", b"of the volume");
+        assert!((200..300).contains(&status), "{}", String::from_utf8_lossy(&body));
+        let token = fs::read_to_string(server.file("studio/token")).expect("a token").trim().to_owned();
+        let body = json!({ "name": "page", "goal": "Make a page.", "model": "scripted:demo" }).to_string();
+        let (status, started) = studio(&server, &token, "POST", "/api/generation", &body);
+        assert_eq!(status, 202, "{started}");
+        let job = started["job_id"].as_str().expect("an id").to_owned();
+        let home = tempfile::tempdir().expect("a directory");
+        let subject = Self { server: Some(server), home, paused, running, template, volume, job, token };
+        subject.program("workspace").must(&["create", "w"]);
+        subject.program("workspace").must(&["exec", "w", "--", "sh", "-c", "echo work >/home/user/work"]);
+        subject.program("workspace").must(&["snapshot", "w"]);
+        subject
+    }
+
+    fn program(&self, word: &'static str) -> Program {
+        of_home(self.home.path(), word).at(self.server.as_ref().expect("it runs"))
+    }
+
+    /// Everything is there, on a server that was started on what was restored.
+    fn check(&self, restored: &Server, home: &Path) {
+        let (status, content) = volume_file(restored, &self.volume, "GET", b"");
+        assert_eq!((status, content.as_slice()), (200, b"of the volume".as_slice()));
+        for old in [&self.paused, &self.running] {
+            let connected = restored.call("POST", &format!("/v2/sandboxes/{}/connect", old.id), Some(json!({})));
+            assert!(matches!(connected.status, 200 | 201), "{}", connected.text());
+            let sandbox = old.at(&restored.address);
+            assert_eq!(sandbox.read("/home/user/mine").body, old.id.as_bytes());
+            assert_eq!(
+                sandbox.must("root", "ls /usr/share/doc | wc -l; test -e /usr/bin/yes || echo gone").trim(),
+                "0\ngone"
+            );
+        }
+        let of_template = restored.create_with(json!({ "templateID": self.template }));
+        assert_eq!(of_template.read("/home/user/mine").body, self.running.id.as_bytes());
+        let path = format!("/api/generation/{}/status", self.job);
+        assert_eq!(studio(restored, &self.token, "GET", &path, "").0, 200, "the job is there");
+        let said = of_home(home, "workspace").at(restored).must(&["exec", "w", "--", "cat", "/home/user/work"]);
+        assert_eq!(said.trim(), "work");
+    }
+}
+
+fn of_home(home: &Path, word: &'static str) -> Program {
+    let program = Program::new(word).variable("XDG_DATA_HOME", home.join("data"));
+    program.variable("XDG_CONFIG_HOME", home.join("config"))
+}
+
+fn restore(home: &Path, target: &[&str], data: &Path) -> Value {
+    let program = of_home(home, "restore");
+    let said = program.must(&[target, &["--json", "--data", data.to_str().expect("a plain path")]].concat());
+    serde_json::from_str(&said).expect("JSON")
+}
+
+#[test]
+fn a_backup_in_a_directory_brings_everything_back() {
+    let mut subject = Subject::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let target = directory.path().join("backup");
+    let target = target.to_str().expect("a plain path");
+    let first: Value = serde_json::from_str(&subject.program("backup").must(&[target, "--json"])).expect("JSON");
+    assert!(first["volumes"].as_u64().is_some_and(|count| count >= 4), "{first}");
+    assert!(first["databases"].as_u64().is_some_and(|count| count >= 3), "{first}");
+    let second: Value = serde_json::from_str(&subject.program("backup").must(&[target, "--json"])).expect("JSON");
+    let number = |report: &Value, key: &str| report[key].as_u64().expect("a number");
+    assert!(number(&second, "copiedBytes") * 2 < number(&first, "copiedBytes"), "{first} {second}");
+    let scrubbed: Value = serde_json::from_str(&subject.program("scrub").must(&["--json"])).expect("JSON");
+    assert_eq!(scrubbed["flaws"], json!([]), "{scrubbed}");
+    assert!(number(&scrubbed, "snapshots") >= 1 && number(&scrubbed, "poolBytes") > 0, "{scrubbed}");
+
+    // As on a machine that has nothing but the backup.
+    let home = tempfile::tempdir().expect("a directory");
+    let said = of_home(home.path(), "restore").fails(1, &[target, "--data", directory.path().to_str().expect("text")]);
+    assert!(said.contains("not empty"), "{said}");
+    drop(subject.server.take());
+    let restored = Server::on_new_directory(&["--builds", "0"], |data| drop(restore(home.path(), &[target], data)));
+    subject.check(&restored, home.path());
+
+    // One byte of one object.
+    let object = largest_below(&Path::new(target).join("objects"));
+    let mut bytes = fs::read(&object).expect("an object");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&object, bytes).expect("damaged");
+    let place = directory.path().join("damaged");
+    let said = of_home(home.path(), "restore").fails(1, &[target, "--data", place.to_str().expect("text")]);
+    assert!(said.contains("damaged") && !place.exists(), "{said}");
+}
+
+#[test]
+fn a_backup_in_a_bucket_brings_everything_back() {
+    let mut subject = Subject::start();
+    let s3 = S3Server::shared();
+    let (target, endpoint) = (format!("s3://{}/backups-{}", S3Server::BUCKET, std::process::id()), s3.endpoint());
+    let flags = [target.as_str(), "--endpoint", &endpoint];
+    let with_keys = |program: Program| {
+        let program = program.variable("AWS_ACCESS_KEY_ID", S3Server::KEY_ID);
+        program.variable("AWS_SECRET_ACCESS_KEY", S3Server::SECRET).variable("AWS_REGION", S3Server::REGION)
+    };
+    with_keys(subject.program("backup")).must(&flags);
+    let home = tempfile::tempdir().expect("a directory");
+    let program = || with_keys(of_home(home.path(), "restore"));
+    program().must(&[&flags[..], &["--verify"]].concat());
+    assert_eq!(program().must(&[&flags[..], &["--list"]].concat()).lines().count(), 1);
+    drop(subject.server.take());
+    let restored = Server::on_new_directory(&["--builds", "0"], |data| {
+        program().must(&[&flags[..], &["--data", data.to_str().expect("a plain path")]].concat());
+    });
+    subject.check(&restored, home.path());
+}
+
+fn largest_below(directory: &Path) -> PathBuf {
+    let mut files = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() { left.push(path) } else { files.push(path) }
+        }
+    }
+    files.into_iter().max_by_key(|file| file.metadata().expect("a file").len()).expect("an object")
+}
+
+#[test]
+fn the_server_backs_up_and_scrubs_by_timer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (config, target) = (directory.path().join("config.toml"), directory.path().join("backup"));
+    // Two seconds.
+    let interval = "interval_hours = 0.0006";
+    let text = format!("[backup]\ntarget = {target:?}\n{interval}\n[scrub]\n{interval}\n");
+    fs::write(&config, text).expect("written");
+    let server = Server::with(&["--no-studio", "--config", config.to_str().expect("a plain path")]);
+    eventually("two backups and a scrub", BACKUP_TIMEOUT, || {
+        let count = fs::read_dir(target.join("manifests")).map_or(0, Iterator::count);
+        (count >= 2 && server.file("scrub.last").exists()).then_some(())
+    });
+}
