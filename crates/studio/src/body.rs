@@ -62,7 +62,8 @@ pub(crate) fn moved(from: &str, to: &str, reason: &str) -> Body {
     body("moved", json!({ "from_provider": from, "to_provider": to, "reason": reason }))
 }
 
-/// `automatic`: the studio paused it when its build ended, and a page that shows the preview goes on showing it.
+/// `automatic`: the studio paused it when its build ended, and a page that shows the preview goes
+/// on showing it.
 pub(crate) fn paused(automatic: bool) -> Body {
     body("paused", json!({ "automatic": automatic }))
 }

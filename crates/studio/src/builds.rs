@@ -99,8 +99,9 @@ impl Studio {
         Ok(project)
     }
 
-    /// Whose snapshots the next build of a project starts from: those of the newest ended build that has files, whether it became
-    /// ready, failed or was cancelled. A build that is still being built is no base: its files change.
+    /// Whose snapshots the next build of a project starts from: those of the newest ended build
+    /// that has files, whether it became ready, failed or was cancelled. A build that is still
+    /// being built is no base: its files change.
     async fn newest_files(&self, project: &ProjectId) -> Result<Option<SnapshotsOf>, StudioError> {
         for job in self.records().ended_jobs(project).await? {
             if let Some(files) = self.files_of(&job).await? {
@@ -110,8 +111,8 @@ impl Studio {
         Ok(None)
     }
 
-    /// Whose snapshots have the files of an ended job, or will have them: what only its sandbox has, the worker saves before the
-    /// new build starts from it.
+    /// Whose snapshots have the files of an ended job, or will have them: what only its sandbox
+    /// has, the worker saves before the new build starts from it.
     async fn files_of(&self, job: &JobRecord) -> Result<Option<SnapshotsOf>, StudioError> {
         let project: SnapshotsOf = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
         let being_saved = job.run.is_some() && (job.sandbox_id.is_some() || !job.settled);

@@ -318,8 +318,8 @@ impl Studio {
         brought
     }
 
-    /// What stands in the way of a preview that is not awake in time: its application where the sandbox runs, with the end of
-    /// its log.
+    /// What stands in the way of a preview that is not awake in time: its application where the
+    /// sandbox runs, with the end of its log.
     async fn diagnose(&self, job: &JobRecord, workspace: &Workspace, by: Instant) -> NotWoken {
         let late = || NotWoken::ForNow("it took too long".to_owned());
         let Some(port) = job.preview_port else { return late() };

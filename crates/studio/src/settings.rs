@@ -23,7 +23,8 @@ pub struct Settings {
     pub resume_all: Duration,
     /// How long a preview that somebody woke stays awake, if its sandbox lives so long.
     pub awake: Duration,
-    /// How long the pause at the end of a build waits for a page that watched it to load the preview.
+    /// How long the pause at the end of a build waits for a page that watched it to load the
+    /// preview.
     pub preview_load_timeout: Duration,
     /// After the page has loaded it, for what its scripts ask for then.
     pub preview_load_grace: Duration,

@@ -6,9 +6,10 @@
 //             ├─▶ expired              └─▶ resume_failed
 //             └─▶ error                     (with a way out: look again, resume or rebuild)
 //
-// Invariants: a frame that is loaded is not touched because its sandbox falls asleep or is out of reach, and nothing around it
-// changes until the person turns to it; while a resume is under way
-// nothing but its own end moves the pane; every state but `checking` and `resuming` names what a person can do next.
+// Invariants: a frame that is loaded is not touched because its sandbox falls asleep or is out of
+// reach, and nothing around it changes until the person turns to it; while a resume is under way
+// nothing but its own end moves the pane; every state but `checking` and `resuming` names what a
+// person can do next.
 
 import type { PreviewCheck, PreviewState, Status } from "../wire";
 

@@ -118,7 +118,8 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
   );
   const frameLate = useCallback((which: number) => dispatch({ type: "frame_late", load: which }), []);
 
-  // The server stops what is behind the frame once the frame has what it needs, or can have nothing.
+  // The server stops what is behind the frame once the frame has what it needs, or can have
+  // nothing.
   const shown = state.kind === "active" ? state.load : state.kind === "blocked" ? 0 : null;
   useEffect(() => {
     // It waits for no longer than a page may take, so that a call that is lost does no harm.

@@ -62,8 +62,8 @@ impl FromStr for Price {
 }
 
 impl Price {
-    /// What is read from or written to a cache costs what other input does: at most too much is counted. [`None`] when one of
-    /// them is no amount.
+    /// What is read from or written to a cache costs what other input does: at most too much is
+    /// counted. [`None`] when one of them is no amount.
     pub fn new(input: f64, output: f64) -> Option<Self> {
         let amount = |dollars: f64| dollars.is_finite() && dollars >= 0.0;
         let price = Self { input, output, cache_write: input, cache_read: input, long: None };

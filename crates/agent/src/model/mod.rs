@@ -35,7 +35,8 @@ pub trait Model: Send + Sync {
     /// The most tokens of one answer.
     fn longest_answer(&self) -> u64;
 
-    /// [`None`] when the price is unknown: then no budget in money can be kept. [`with_price`] sets one.
+    /// [`None`] when the price is unknown: then no budget in money can be kept. [`with_price`] sets
+    /// one.
     fn price(&self) -> Option<Price>;
 
     /// Takes one turn, whole or not at all. `tell` hears of it as it comes; after an error it was told too much. Dropping the

@@ -1,4 +1,5 @@
-//! A model with a price that somebody gave it: for models that the list does not have, or that cost something else here.
+//! A model with a given price: for models that the list does not have, or that cost something else
+//! here.
 
 use std::sync::Arc;
 

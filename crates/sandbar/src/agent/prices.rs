@@ -1,4 +1,5 @@
-//! What models cost that the program does not know, or that cost something else here: `[models.NAME]` of the configuration.
+//! What models cost that the program does not know, or that cost something else here:
+//! `[models.NAME]` of the configuration.
 
 use agent::model::{Choice, Model, Price, with_price};
 use anyhow::Context as _;

@@ -94,8 +94,9 @@ pub(super) struct Limits {
     /// What the model may cost; saved and paused there
     #[arg(long, value_name = "USD", value_parser = dollars)]
     budget_usd: Option<f64>,
-    /// What the model costs, in dollars per million tokens of input and of output: for one whose price Sandbar does not know, or
-    /// that costs something else here; [models.NAME] of the configuration says it for good
+    /// What the model costs, in dollars per million tokens of input and of output: for one whose
+    /// price Sandbar does not know, or that costs something else here; [models.NAME] of the
+    /// configuration says it for good
     #[arg(long, value_name = "IN/OUT")]
     pub(super) price: Option<Price>,
     /// Answers of the model [default: 100]

@@ -211,8 +211,8 @@ async fn first_token(records: &Records, directory: &Path, credits: i64) -> anyho
     }
 }
 
-/// Keeps the first user's new token where `sandbar up` finds it; only where it found the old one: with records elsewhere, the user
-/// may be another's.
+/// Keeps the first user's new token where `sandbar up` finds it; only where it found the old one:
+/// with records elsewhere, the user may be another's.
 pub(super) fn keep_first_token(config: &Config, token: &Secret) -> anyhow::Result<()> {
     let directory = directory(config);
     if !directory.join(TOKEN).exists() {

@@ -217,7 +217,8 @@ fn whoever_reads_the_events_answers_what_is_asked() {
     assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat project/mark"]), "first\n");
 }
 
-/// An endpoint of OpenAI's kind whose model says that it is done, for 10 tokens of input and 5 of output.
+/// An endpoint of OpenAI's kind whose model says that it is done, for 10 tokens of input and 5 of
+/// output.
 fn endpoint() -> String {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");

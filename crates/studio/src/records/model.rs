@@ -71,7 +71,8 @@ pub struct JobRecord {
     pub run_entries: u64,
     /// Counts the workers that had it: what one writes counts only while it is the last.
     pub attempt: i64,
-    /// How many of them, since it last got further, neither came to an end with it nor gave it back for another to have at once.
+    /// How many of them, since it last got further, neither came to an end with it nor gave it back
+    /// for another to have at once.
     pub broken_off: i64,
     pub lease_until: Timestamp,
     pub cancel_asked: bool,
@@ -79,7 +80,8 @@ pub struct JobRecord {
     pub settled: bool,
     /// How many events it has.
     pub events: u64,
-    /// A page has opened the timeline before the job was settled: it shows the preview once the job is ready.
+    /// A page has opened the timeline before the job was settled: it shows the preview once the job
+    /// is ready.
     pub watched: bool,
     /// Such a page has loaded the preview.
     pub preview_loaded: bool,

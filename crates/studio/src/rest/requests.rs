@@ -24,8 +24,8 @@ pub(super) struct NewGeneration {
     project_id: Option<ProjectId>,
     /// The name of the project, which is made if there is none; or `project_id`.
     name: Option<Text<100>>,
-    /// With `name`: the project must be new. A name that a project with builds has is refused with 409, so that nothing starts
-    /// from the files of that project by accident.
+    /// With `name`: the project must be new. A name that a project with builds has is refused with
+    /// 409, so that nothing starts from the files of that project by accident.
     new_project: Option<bool>,
     goal: Text<20_000>,
     /// Worked off one after the other, each committed and saved by itself.

@@ -1,4 +1,5 @@
-//! The files a build starts from: those of an earlier build, saved first where only its sandbox has the newest state.
+//! The files a build starts from: those of an earlier build, saved first where only its sandbox has
+//! the newest state.
 
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ const HELD_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl WorkspaceHost {
-    /// The snapshots to start from. They have all that the sandbox of the earlier build has, edits by hand included. Where the
-    /// earlier build never had files, the ones it started from itself.
+    /// The snapshots to start from. They have all that the sandbox of the earlier build has, edits
+    /// by hand included. Where the earlier build never had files, the ones it started from itself.
     pub(super) async fn prepare_base(&self, job: &JobRecord) -> Result<Option<SnapshotsOf>, Left> {
         let mut from = job.begins_from.clone();
         while let Some(files) = from {
@@ -39,7 +40,8 @@ impl WorkspaceHost {
         Ok(None)
     }
 
-    /// Saves what only the sandbox of an ended job has. One that was saved when it was paused is not woken.
+    /// Saves what only the sandbox of an ended job has. One that was saved when it was paused is
+    /// not woken.
     async fn save_files(&self, job: &JobRecord) -> Result<(), Left> {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {

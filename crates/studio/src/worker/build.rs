@@ -28,7 +28,8 @@ use crate::job::{Status, Step, next};
 use crate::records::{Change, Held, JobRecord, LONGEST_REST, NewPicture};
 use crate::studio::Studio;
 
-/// Workers that may break off with a job between two turns of its model. One that ends them all is not given to another.
+/// Workers that may break off with a job between two turns of its model. One that ends them all is
+/// not given to another.
 const MOST_BROKEN_OFF: i64 = 10;
 /// Before a job that could not be gone on with is tried again, at first.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -43,7 +44,7 @@ const TIDY: Duration = Duration::from_secs(600);
 enum End {
     Ready(Option<(String, u16)>),
     Failed(String),
-    /// Too many workers broke off with it, which is no fault of whoever asked for it.
+    /// Too many workers broke off with it, which is no fault of its user.
     GivenUp,
     Cancelled,
 }
@@ -64,7 +65,8 @@ impl From<StudioError> for Left {
     }
 }
 
-/// `place` is what a build takes up; it is free again when only the pause of the preview is left to be done.
+/// `place` is what a build takes up; it is free again when only the pause of the preview is left to
+/// be done.
 pub(super) async fn build(
     host: &impl Host,
     studio: &Studio,
@@ -225,7 +227,8 @@ impl<H: Host> Work<'_, H> {
         Ok(End::Ready(preview))
     }
 
-    /// Writes down how the job ended. A job that had not come to be built, or that was given up, costs nothing.
+    /// Writes down how the job ended. A job that had not come to be built, or that was given up,
+    /// costs nothing.
     async fn end(&self, job: &JobRecord, end: End) -> Result<JobRecord, Left> {
         let given_up = matches!(end, End::GivenUp);
         let (step, preview, message) = match end {
@@ -288,8 +291,9 @@ impl<H: Host> Work<'_, H> {
         self.change(&job, change, Vec::new()).await.map(drop)
     }
 
-    /// Waits until a page that watched the build has loaded the preview, or for as long as a page may take: the frame then stays
-    /// on the screen, and only the server behind it stops. Without a page there is nothing to wait for.
+    /// Waits until a page that watched the build has loaded the preview, or for as long as a page
+    /// may take: the frame then stays on the screen, and only the server behind it stops. Without a
+    /// page there is nothing to wait for.
     async fn wait_for_viewer(&self, job: &JobRecord) -> Result<(), Left> {
         if job.preview_port.is_none() {
             return Ok(());

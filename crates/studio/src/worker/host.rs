@@ -1,5 +1,5 @@
-//! What a worker needs of the world around a job: a site to build on, a run, a preview. A port, so that the simulation can fail it,
-//! and crash the worker, at every point.
+//! What a worker needs of the world around a job: a site to build on, a run, a preview. A port, so
+//! that the simulation can fail it, and crash the worker, at every point.
 
 use agent::RunId;
 use async_trait::async_trait;
@@ -46,7 +46,7 @@ pub(super) trait Host: Send + Sync {
 
     async fn photograph(&self, job: &JobRecord, site: &Self::Site, reason: &str);
 
-    /// Gives the site back, for whoever acts on the sandbox next.
+    /// Gives the site back, so that others can act on the sandbox.
     async fn leave(&self, site: Self::Site);
 
     /// The sandbox of a job and its end, where it runs.
@@ -55,8 +55,8 @@ pub(super) trait Host: Send + Sync {
     /// Pauses the sandbox of a ready job, and notes it.
     async fn pause(&self, job: &JobRecord) -> Result<(), StudioError>;
 
-    /// Saves the files of a job that has ended without a preview and ends its sandbox. False when it is kept, since its files
-    /// could not be saved.
+    /// Saves the files of a job that has ended without a preview and ends its sandbox. False when
+    /// it is kept, since its files could not be saved.
     async fn discard(&self, job: &JobRecord) -> Result<bool, String>;
 
     /// Sets the files of a ready job back to a snapshot.

@@ -1,11 +1,14 @@
-//! The studio simulated from a seed: the real worker, state machine and records (SQLite), with a host in memory that fails now and
-//! then, and workers that crash, stall and lose their leases at every step.
+//! The studio simulated from a seed: the real worker, state machine and records (SQLite), with a
+//! host in memory that fails now and then, and workers that crash, stall and lose their leases at
+//! every step.
 //!
-//! Workers run one at a time from step to step, in an order that the seed decides, so that a failing seed replays:
-//! `SANDBAR_SEED=N cargo test -p sandbar-studio --lib simulation`. `SANDBAR_SOAK` runs thousands of seeds instead of a few.
+//! Workers run one at a time from step to step, in an order that the seed decides, so that a
+//! failing seed replays: `SANDBAR_SEED=N cargo test -p sandbar-studio --lib simulation`.
+//! `SANDBAR_SOAK` runs thousands of seeds instead of a few.
 //!
-//! What must hold, whatever happens: each job ends exactly once and stays as it ended; credits are exact; events have no gaps; what the
-//! journal has stands on the timeline once and in order; a worker that lost its job changes nothing; no sandbox is left behind.
+//! What must hold, whatever happens: each job ends exactly once and stays as it ended; credits are
+//! exact; events have no gaps; what the journal has stands on the timeline once and in order; a
+//! worker that lost its job changes nothing; no sandbox is left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -161,7 +164,8 @@ impl Host for Simulated {
             return Err(Left::Lost);
         }
         self.world().sandboxes.insert(job.id.clone(), Sandbox::Running);
-        // At once: the workspace's own lease, which is not simulated, keeps another worker from it meanwhile.
+        // At once: the workspace's own lease, which is not simulated, keeps another worker from it
+        // meanwhile.
         let created = Change { sandbox_id: Some(Some("isimulated".to_owned())), ..Change::default() };
         let noted = self.studio.records().change(&job.id, Held::Anybody, created, Vec::new()).await;
         noted.map_err(StudioError::from)?;
@@ -299,7 +303,8 @@ fn record(job: &JobRecord, run: &RunId) -> RunRecord {
     RunRecord { id: run.clone(), plan, created_at: Timestamp::now(), head: head(), cancel_asked: false, entries: 0 }
 }
 
-/// A message, with the usage of its turn before it: the third of each three is the model's progress.
+/// A message, with the usage of its turn before it: the third of each three is the model's
+/// progress.
 fn entry(number: u64) -> Entry {
     let event = if number.is_multiple_of(3) {
         let usage = Usage { input_tokens: 1, ..Usage::default() };
@@ -407,7 +412,8 @@ impl Process {
         self.database.execute_unprepared(sql).await.expect("written");
     }
 
-    /// A bad night: several workers break off with each job that has not ended, one after the other.
+    /// A bad night: several workers break off with each job that has not ended, one after the
+    /// other.
     async fn break_off_often(&self) {
         let sql = "UPDATE studio_job SET broken_off = broken_off + 6, lease_until_us = 1 WHERE lease_until_us > 1";
         self.database.execute_unprepared(sql).await.expect("written");
@@ -600,7 +606,7 @@ impl<'a> Simulation<'a> {
         panic!("{}: a job never ends", self.seed);
     }
 
-    /// What a worker that lost its job must not change: all but what is told by whoever acts on a sandbox.
+    /// What a worker that lost its job must not change: all but the events of its sandbox.
     async fn settled(&self) -> Vec<(Status, bool, Option<RunId>, u64, i64)> {
         let mut all = Vec::new();
         for id in &self.jobs {

@@ -339,7 +339,8 @@ async fn the_next_build_starts_from_the_newest_files_whatever_the_last_ones_end(
     let asleep = user.until_asleep(&second).await;
     has(&second, &["hello.txt", "index.html"]).await;
 
-    // A ready one whose preview is awake, and whose files were edited by hand since they were saved.
+    // A ready one whose preview is awake, and whose files were edited by hand since they were
+    // saved.
     let (status, _) = user.post(&format!("/api/generation/{second}/resume"), &json!({})).await;
     assert_eq!(status, StatusCode::OK);
     let client = testing::client(&whole.server.address, &whole.server.key).build().expect("a client");
