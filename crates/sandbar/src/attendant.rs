@@ -1,10 +1,12 @@
-//! Keeps workspaces while no program is in them. Whoever works in one keeps it; between two commands nobody would, and a
-//! sandbox would end with all that was written since the last snapshot. So the server looks after every workspace of the
-//! records that its configuration leads to, with whichever provider it is, and pauses sandboxes that were made for one and that
-//! none of them names; those are ended a day later.
+//! Keeps workspaces while no program is in them. A program that works in one keeps it; between two
+//! commands a sandbox would end with all that was written since the last snapshot. So the server
+//! looks after every workspace of the records that its configuration leads to, with whichever
+//! provider it is, and pauses sandboxes that were made for one and that none of them names; those
+//! are ended a day later.
 //!
-//! Invariant: a workspace of this machine's provider is attended only by the server that has its sandbox. Another server of
-//! the same user, with another data directory, has the same records, would not find the sandbox and take it for lost.
+//! Invariant: a workspace of this machine's provider is attended only by the server that has its
+//! sandbox. Another server of the same user, with another data directory, has the same records,
+//! would not find the sandbox and take it for lost.
 
 use crate::config::Config;
 use crate::workspace::house::{Due, House};
@@ -89,8 +91,9 @@ async fn attend(config: Config, ourselves: LocalEndpoint, node: Arc<Node>, stop:
     house.close(Due::LeftOut).await;
 }
 
-/// Pauses, and a day later ends, the sandboxes of creations that no process waited for to the end. Of this machine's
-/// sandboxes only those of this server: another server of the same user has the same records.
+/// Pauses, and a day later ends, the sandboxes of creations that no process waited for to the end.
+/// Of this machine's sandboxes only those of this server: another server of the same user has the
+/// same records.
 async fn sweep(workspaces: Workspaces, node: Arc<Node>) {
     let owns = |id: &SandboxId| id.as_str().parse().is_ok_and(|id| node.get(&id).is_some());
     if let Err(error) = workspaces.sweep(&owns).await {

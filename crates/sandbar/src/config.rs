@@ -58,7 +58,8 @@ pub(crate) struct Config {
     /// What models cost, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, ModelConfig>,
-    /// Where the server listens that this process is; absent in a client, which reads it in the data directory.
+    /// Where the server listens that this process is; absent in a client, which reads it in the
+    /// data directory.
     #[serde(skip)]
     pub own_server: Option<OwnServer>,
     /// Backups that the server makes by itself.
@@ -194,7 +195,8 @@ impl Config {
         self.unified(config.resolve(&workspaces_directory()?, &variable)?)
     }
 
-    /// With one provider for this machine's server, by whatever names the environment and the file call it.
+    /// With one provider for this machine's server, by whatever names the environment and the file
+    /// call it.
     pub(crate) fn unified(&self, mut workspaces: WorkspaceConfig) -> anyhow::Result<WorkspaceConfig> {
         if let Some(own) = self.own_server.clone().or_else(|| data::known_server(&self.data)) {
             workspaces.unify(&own);

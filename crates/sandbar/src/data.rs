@@ -45,10 +45,12 @@ pub(crate) struct ServerNote {
     /// It listens on all addresses of this machine.
     #[serde(default)]
     pub everywhere: bool,
-    /// A command started it because none ran: it makes room for a server that a person or a supervisor starts.
+    /// A command started it because none ran: it makes room for a server that a person or a
+    /// supervisor starts.
     #[serde(default)]
     pub on_demand: bool,
-    /// The studio's database, where the server was given one. It may have a password, as the note has the key.
+    /// The studio's database, where the server was given one. It may have a password, as the note
+    /// has the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database: Option<String>,
     /// False from when a server takes the directory until it is ready, and after it has ended.
@@ -60,8 +62,8 @@ fn yes() -> bool {
     true
 }
 
-/// Where a server is expected: `sandbar up` was run here, by a person or a supervisor. Nothing else starts one then, until
-/// `sandbar down`.
+/// Where a server is expected: `sandbar up` was run here, by a person or a supervisor. Nothing else
+/// starts one then, until `sandbar down`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Expected {
     /// What starts it, without keys and passwords.
@@ -242,7 +244,8 @@ fn write_whole(directory: &Path, name: &str, content: &[u8]) -> anyhow::Result<(
 
 impl Drop for DataDirectory {
     fn drop(&mut self) {
-        // Without a server the note would name a process that is gone; if it stays so, the lock still tells the truth.
+        // Without a server the note would name a process that is gone; if it stays so, the lock
+        // still tells the truth.
         let _ = self.withdraw_note();
     }
 }

@@ -1,7 +1,9 @@
-//! The server of this machine as a provider of workspaces: the one that runs, or one that is started.
+//! The server of this machine as a provider of workspaces: the one that runs, or one that is
+//! started.
 //!
-//! A server that was started here goes on when this program ends, as one that a person started would. Where `sandbar up` was
-//! run, by a person or a supervisor, none is started: a command waits for that one.
+//! A server that was started here goes on when this program ends, as one that a person started
+//! would. Where `sandbar up` was run, by a person or a supervisor, none is started: a command waits
+//! for that one.
 
 use crate::config::{self, Config};
 use crate::data::{self, Expected, Found, ServerNote};

@@ -437,8 +437,8 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Takes the data directory, or says who has it. A server that a command started makes room for one that a person starts; its
-/// sandboxes live on, as they do over any restart.
+/// Takes the data directory, or says who has it. A server that a command started makes room for one
+/// that a person starts; its sandboxes live on, as they do over any restart.
 async fn take(config: &Config, started_by: StartedBy) -> anyhow::Result<DataDirectory> {
     /// A client that asks for the server, and a server that is on its way out, are gone by then.
     const TIMEOUT: Duration = Duration::from_secs(2);

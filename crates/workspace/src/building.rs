@@ -94,7 +94,7 @@ impl Workspaces {
         let orchestrator = Orchestrator::from_config(config, variables, local, Arc::clone(&records))?;
         let objects = config.objects.open(variables)?;
         if config.objects.url.as_ref().is_some_and(|url| url.starts_with("s3://")) {
-            // Nobody waits for a store that does not answer.
+            // No command waits for a store that does not answer.
             tokio::spawn(probe(objects.clone()));
         }
         let snapshots = Snapshots::new(objects);

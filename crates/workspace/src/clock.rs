@@ -1,7 +1,8 @@
 //! What time it is. Passed in, so that a test can let weeks go by or set the clock.
 //!
-//! Two clocks: the wall clock, which other processes and people have too and which can be set, and a steady clock of this
-//! machine, which only goes forward. What has to last for a while in this process is measured by the steady one.
+//! Two clocks: the wall clock, which other processes and people have too and which can be set, and
+//! a steady clock of this machine, which only goes forward. What has to last for a while in this
+//! process is measured by the steady one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -82,8 +83,8 @@ impl Clock {
         }
     }
 
-    /// The steady clock: how long it is since a moment that is the same for all callers of this process. It counts the time
-    /// that the machine was suspended.
+    /// The steady clock: how long it is since a moment that is the same for all callers of this
+    /// process. It counts the time that the machine was suspended.
     pub fn steady(&self) -> Duration {
         match self {
             Self::System => Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default(),

@@ -91,8 +91,9 @@ impl From<Parts> for House {
 }
 
 impl House {
-    /// The wall clock as it was when this process began, with the time that has passed since by the steady clock: it does not
-    /// jump when the clock is set. Only for this process: what others read carries the wall clock's time.
+    /// The wall clock as it was when this process began, with the time that has passed since by the
+    /// steady clock: it does not jump when the clock is set. Only for this process: what others
+    /// read carries the wall clock's time.
     pub(crate) fn stable_now(&self) -> Timestamp {
         let (wall, steady) = self.began;
         later(wall, self.settings.clock.steady().saturating_sub(steady))

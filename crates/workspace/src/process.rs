@@ -1,13 +1,13 @@
-//! Which process has a lease, so that people can see it and another process of the same machine can tell whether it is
-//! still there: one that was killed gives nothing back.
+//! Which process has a lease, so that people can see it and another process of the same machine can
+//! tell whether it is still there: one that was killed gives nothing back.
 
 use std::fs;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-/// How far the clocks of machines that share records may be apart. A lease that ends later than a new one would, by more than
-/// this, was written under a clock that was ahead.
+/// How far the clocks of machines that share records may be apart. A lease that ends later than a
+/// new one would, by more than this, was written under a clock that was ahead.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 /// What is known of the process that an owner names.
@@ -21,8 +21,8 @@ pub enum Liveness {
     Unknown,
 }
 
-/// This process: for people, and in brackets what tells it from every other: when it started, the boot of the machine, the
-/// numbering of processes, the machine.
+/// This process: for people, and in brackets what tells it from every other: when it started, the
+/// boot of the machine, the numbering of processes, the machine.
 pub fn this() -> String {
     let (pid, host) = (std::process::id(), host());
     match (started(pid), place()) {
@@ -39,8 +39,9 @@ pub fn for_people(owner: &str) -> &str {
     owner.split_once(" [").map_or(owner, |(people, _)| people)
 }
 
-/// Whether the process that has a lease is still there. One of an earlier boot of this machine is gone, and so is one of this
-/// boot, in the same numbering of processes, whose number nobody or another process has.
+/// Whether the process that has a lease is still there. One of an earlier boot of this machine is
+/// gone, and so is one of this boot, in the same numbering of processes, whose number is free or is
+/// another process's.
 pub fn liveness(owner: &str) -> Liveness {
     let Some(Owner { pid, host: its_host, start, boot, numbering, machine: its_machine }) = Owner::parse(owner) else {
         return Liveness::Unknown;
@@ -130,7 +131,8 @@ fn host() -> String {
     if host.is_empty() { "this machine".to_owned() } else { host.to_owned() }
 }
 
-/// What stays the same over boots. Its own id is not to be shown to others (machine-id(5)), a digest is.
+/// What stays the same over boots. Its own id is not to be shown to others (machine-id(5)), a
+/// digest is.
 fn machine() -> Option<String> {
     let id = fs::read_to_string("/etc/machine-id").ok()?;
     let id = id.trim();

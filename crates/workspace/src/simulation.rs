@@ -1,13 +1,14 @@
-//! A deterministic simulation of processes that share workspaces: the real leases, records and rule of orphans, under a
-//! scheduler that a seed drives. Processes are stopped, killed and started at any step, clocks are set, sandboxes die; after
-//! every step the invariants are checked:
+//! A deterministic simulation of processes that share workspaces: the real leases, records and rule
+//! of orphans, under a scheduler that a seed drives. Processes are stopped, killed and started at
+//! any step, clocks are set, sandboxes die; after every step the invariants are checked:
 //!
 //! - At most one process acts under a lease, and only under the newest.
-//! - What was acknowledged is in the workspace's sandbox, in the one it came from, or in its snapshot.
+//! - What was acknowledged is in the workspace's sandbox, in the one it came from, or in its
+//!   snapshot.
 //! - No sandbox is ended that a record names, nor one that alone has acknowledged work.
 //!
-//! The steps of a handover are those of `handover.rs` and `settle.rs`, with a provider and a store that are numbers.
-//! `SANDBAR_SEED=N` replays one seed; `SANDBAR_SOAK` runs many.
+//! The steps of a handover are those of `handover.rs` and `settle.rs`, with a provider and a store
+//! that are numbers. `SANDBAR_SEED=N` replays one seed; `SANDBAR_SOAK` runs many.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -227,9 +228,9 @@ impl World {
         match self.random.below(100) {
             0..40 => self.clock.advance(Duration::from_millis(self.random.below(6000))),
             40..43 => {
-                let seconds = i64::try_from(self.random.below(7200)).expect("small") - 3600;
-                self.note(&format!("the clock jumps by {seconds} s"));
-                self.clock.jump(SignedDuration::from_secs(seconds));
+                let micros = i64::try_from(self.random.below(7_200_000_000)).expect("small") - 3_600_000_000;
+                self.note(&format!("the clock jumps by {micros} µs"));
+                self.clock.jump(SignedDuration::from_micros(micros));
             }
             43..45 => self.sweep(),
             45 => self.lose_machine(),
@@ -319,7 +320,7 @@ impl World {
         self.assert_newest(process);
     }
 
-    /// Whoever acts has the newest lease, and nobody else has acted under it.
+    /// A process that acts has the newest lease, and no other has acted under it.
     fn assert_newest(&mut self, process: &Process) {
         let fence = process.holding.as_ref().expect("it acts").lease().fence;
         let newest = self.records.newest_lease(&name()).expect("there was one").fence;
@@ -458,7 +459,8 @@ impl World {
         }
     }
 
-    /// A sandbox dies by itself; only one whose work is elsewhere, since any other loss is the provider's.
+    /// A sandbox dies by itself; only one whose work is elsewhere, since any other loss is the
+    /// provider's.
     fn lose_machine(&mut self) {
         let count = self.machines.len() as u64;
         if count == 0 || self.snapshot < self.acknowledged {
@@ -470,7 +472,8 @@ impl World {
         self.machines.remove(&id);
     }
 
-    /// Ends what the rule of orphans calls one, at once: stricter than a sweep, which waits for minutes and then for a day.
+    /// Ends what the rule of orphans calls one, at once: stricter than a sweep, which waits for
+    /// minutes and then for a day.
     fn sweep(&mut self) {
         let creations = done(self.records.usage(&UsageQuery::default())).expect("memory").creations;
         let finished: HashMap<SandboxId, Timestamp> =

@@ -180,8 +180,8 @@ impl House {
         self.entered.lock().await.push(workspace);
     }
 
-    /// What is done at the end of work in a workspace: it is paused unless it is to run on, and people are told where
-    /// everything is.
+    /// What is done at the end of work in a workspace: it is paused unless it is to run on, and
+    /// people are told where everything is.
     pub(crate) async fn finish(&self, workspace: &Workspace, port: Option<u16>, ending: Ending) {
         let name = workspace.name();
         let preview = match port {

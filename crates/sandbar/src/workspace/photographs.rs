@@ -168,7 +168,8 @@ async fn running(workspaces: &Workspaces, view: &WorkspaceView) -> anyhow::Resul
     })
 }
 
-/// Where people see what a workspace serves on a port; none where it does not run or nothing listens.
+/// Where people see what a workspace serves on a port; none where it does not run or nothing
+/// listens.
 pub(super) async fn preview(workspaces: &Workspaces, name: &WorkspaceName, port: u16) -> Option<String> {
     let view = workspaces.show(name).await.ok()?;
     let sandbox = running(workspaces, &view).await.ok()??;

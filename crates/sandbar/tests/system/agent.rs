@@ -97,7 +97,7 @@ fn a_run_is_told_recorded_and_ends_as_its_exit_code_says() {
     );
     assert!(user.runs.fails(1, &["resume", &id]).contains("has completed"));
 
-    // It runs on where somebody wants that, and the end says where it is seen.
+    // It runs on with --keep-running, and the end says where it is seen.
     let served = user.script(&json!([
         bash("echo hi >index.html; (setsid python3 -m http.server 3000 >/dev/null 2>&1 &); until curl -sf localhost:3000 >/dev/null; do sleep 0.1; done"),
         { "text": "Done." },

@@ -177,7 +177,8 @@ async fn a_workspace_is_worked_in_and_given_back() {
     workspace.must(&["destroy", "shop", "--yes"]);
 }
 
-/// A laptop that sleeps: the lease runs out, another command works there, and the server goes on afterwards.
+/// A laptop that sleeps: the lease runs out, another command works there, and the server goes on
+/// afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_stopped_for_a_while_takes_its_workspace_again() {
     let server = Server::with(&["--ephemeral"]);

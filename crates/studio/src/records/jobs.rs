@@ -243,9 +243,9 @@ impl Records {
         Ok(named.collect())
     }
 
-    /// Takes the oldest job that has something left to be done and that nobody has, or the one that is named if it is such a job, for
-    /// as long as `lease`: one statement, so that of two who want the same one gets it. Leases that hold nothing any more are
-    /// no obstacle.
+    /// Takes the oldest job that has something left to be done and that nobody has, or the one that
+    /// is named if it is such a job, for as long as `lease`: one statement, so that of two who want
+    /// the same one gets it. Leases that hold nothing any more are no obstacle.
     ///
     /// # Errors
     /// The records cannot be written.
@@ -256,8 +256,8 @@ impl Records {
         }
     }
 
-    /// Ends the leases of processes that are gone, and those that end later than any lease can: they were written under a clock
-    /// that was ahead. Says whether there were any.
+    /// Ends the leases of processes that are gone, and those that end later than any lease can:
+    /// they were written under a clock that was ahead. Says whether there were any.
     async fn void_leases(&self, lease: Duration) -> Result<bool, RecordsError> {
         let now = Timestamp::now();
         let held = job::Entity::find()

@@ -216,7 +216,8 @@ async fn claims(one: &Records, two: &Records) {
     assert!(two.forget(id, 4).await.expect("asked"));
 }
 
-/// A lease of a process that is gone, or that was written under a clock that was ahead, keeps nobody from building.
+/// A lease of a process that is gone, or that was written under a clock that was ahead, blocks no
+/// build.
 async fn void_leases(url: &str, one: &Records, two: &Records) {
     const SHORT: Duration = Duration::from_secs(15);
     let kim = one.add_user("kim", &digest(), 1).await.expect("added");

@@ -45,7 +45,8 @@ pub struct WorkspaceConfig {
     pub objects: ObjectsConfig,
     pub records: RecordsConfig,
     pub budgets: Vec<BudgetConfig>,
-    /// Further names of providers: of those that turned out to be this machine's own server. Not in the file.
+    /// Further names of providers: of those that turned out to be this machine's own server. Not in
+    /// the file.
     #[serde(skip)]
     pub aliases: BTreeMap<ProviderName, ProviderName>,
 }

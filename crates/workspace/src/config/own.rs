@@ -1,5 +1,5 @@
-//! Providers that are this machine's own server under another name: the variables that `sandbar up` prints make it a second
-//! provider, `e2b`, whose sandboxes are the local one's.
+//! Providers that are this machine's own server under another name: the variables that `sandbar up`
+//! prints make it a second provider, `e2b`, whose sandboxes are the local one's.
 
 use std::net::{IpAddr, TcpListener};
 
@@ -18,8 +18,8 @@ pub struct OwnServer {
 }
 
 impl WorkspaceConfig {
-    /// Makes one provider of those that are the same server: this machine's. The names of the others stay as aliases, for
-    /// records that were written under them.
+    /// Makes one provider of those that are the same server: this machine's. The names of the
+    /// others stay as aliases, for records that were written under them.
     pub fn unify(&mut self, own: &OwnServer) {
         let is_own = |provider: &ProviderConfig| provider.kind == ProviderKind::E2b && own.serves(provider);
         let local = self.providers.iter().find(|provider| provider.kind == ProviderKind::Local);

@@ -198,7 +198,8 @@ pub struct UsageRows {
     pub spoken: Vec<Spoken>,
 }
 
-/// A sandbox that was made for a workspace and that no record names, with how long that has been known.
+/// A sandbox that was made for a workspace and that no record names, with how long that has been
+/// known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OrphanRecord {
     #[serde(rename = "sandboxID", serialize_with = "sandbox_text")]

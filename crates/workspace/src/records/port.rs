@@ -80,7 +80,8 @@ pub trait Leases: Send + Sync {
     /// Moves its end; also of one that has run out, as long as nobody else took it.
     async fn renew_lease(&self, lease: &Lease, now: Timestamp, time: Duration) -> Result<Lease, LeaseError>;
 
-    /// Takes away this very lease, which is known to be void. One that was renewed or taken since is not touched.
+    /// Takes away this very lease, which is known to be void. One that was renewed or taken since
+    /// is not touched.
     async fn break_lease(&self, lease: &Lease) -> Result<(), RecordsError>;
 
     /// Gives it back. Giving back what was lost succeeds.

@@ -137,8 +137,8 @@ impl Core {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the turn. A lease that was lost is taken again here, where nothing that was begun under it is under way;
-    /// whether it could be, [`Core::check`] tells.
+    /// Waits for the turn. A lease that was lost is taken again here, where nothing that was begun
+    /// under it is under way; whether it could be, [`Core::check`] tells.
     pub(super) async fn turn(&self) -> Turn<'_> {
         let turn = Turn { _guard: self.turn.lock().await };
         if self.is_open()
@@ -350,8 +350,9 @@ impl Core {
         }
     }
 
-    /// Whether the store of snapshots answers now. Asked before a snapshot that no caller waits for: a store that hangs holds
-    /// up no command that does not need it. What is not saved then is saved later, by this process or the next.
+    /// Whether the store of snapshots answers now. Asked before a snapshot that no caller waits
+    /// for: a store that hangs holds up no command that does not need it. What is not saved then is
+    /// saved later, by this process or the next.
     pub(super) async fn store_answers(&self) -> bool {
         let listed = self.house.snapshots.newest(&self.project);
         let answers = matches!(tokio::time::timeout(STORE_ANSWER_TIMEOUT, listed).await, Ok(Ok(_)));

@@ -34,8 +34,8 @@ pub(crate) struct Details {
     /// Could not be reached when a snapshot was restored elsewhere, and may have newer files than that: not ended unless
     /// somebody asks for it.
     pub(crate) left_behind: Vec<Place>,
-    /// Were not found when they were looked for, the latest last. A server with another data directory does not find them
-    /// either: they are not ended by a sweep.
+    /// Were not found when they were looked for, the latest last. A server with another data
+    /// directory does not find them either: they are not ended by a sweep.
     pub(crate) lost: Vec<Place>,
     pub(crate) news: News,
     /// The last commit that was seen.

@@ -1,15 +1,18 @@
-//! The right of this process to act on a workspace: taken with patience, renewed by a task, and taken again after another
-//! process had it.
+//! The right of this process to act on a workspace: taken with patience, renewed by a task, and
+//! taken again after another process had it.
 //!
-//! Invariant: when the lease has run out and could not be renewed, nothing more is done here, since another process may
-//! have taken over. The records refuse what carries an older lease in any case; this keeps us from touching the sandbox.
+//! Invariant: when the lease has run out and could not be renewed, nothing more is done here, since
+//! another process may have taken over. The records refuse what carries an older lease in any case;
+//! this keeps us from touching the sandbox.
 //!
 //! Whether a lease holds is not left to the wall clock alone, which can be set:
 //!
-//! - This process measures its own lease by the steady clock as well, and asks the records again after the wall clock was set.
+//! - This process measures its own lease by the steady clock as well, and asks the records again
+//!   after the wall clock was set.
 //! - A lease of a process that is gone, or of an earlier boot of this machine, is void at once.
-//! - A lease that ends later than a new one would was written under a clock that was ahead. It is void at once where clocks
-//!   that run cannot differ by so much; else, or if its process is seen to run, when it was not renewed for its length.
+//! - A lease that ends later than a new one would was written under a clock that was ahead. It is
+//!   void at once where clocks that run cannot differ by so much; else, or if its process is seen
+//!   to run, when it was not renewed for its length.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -25,8 +28,10 @@ use crate::process::{self, CLOCK_SKEW, Liveness};
 use crate::records::{Lease, LeaseError};
 use crate::settings::Settings;
 
-/// Clocks that are slewed differ by less within a lease.
-const JUMP: SignedDuration = SignedDuration::from_secs(1);
+/// A clock that is slewed differs by a few milliseconds within a lease. Two jumps that cancel each
+/// other out to within this, with another process that takes the lease between them, are not
+/// noticed before the next renewal.
+const JUMP: SignedDuration = SignedDuration::from_millis(50);
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 const ASK_AGAIN_AT_MOST: Duration = Duration::from_millis(500);
 
@@ -70,8 +75,8 @@ impl Holding {
         Ok(Self { house, state })
     }
 
-    /// Takes it again after it was lost: a new one, with a higher number. Only with the turn, so that nothing that was begun
-    /// under the old one goes on under this.
+    /// Takes it again after it was lost: a new one, with a higher number. Only with the turn, so
+    /// that nothing that was begun under the old one goes on under this.
     pub(crate) async fn take_again(&self, wait: Duration) -> Result<(), LeaseError> {
         let name = self.lease().workspace;
         let state = self.house.acquire(&name, wait).await?;
@@ -83,8 +88,8 @@ impl Holding {
         self.state.borrow().lease.clone()
     }
 
-    /// Whether no other process can have the workspace. A lease that has run out while this process slept is renewed, if it
-    /// still can be.
+    /// Whether no other process can have the workspace. A lease that has run out while this process
+    /// slept is renewed, if it still can be.
     pub(crate) async fn holds(&self) -> bool {
         if self.has_run_out() && !self.is_lost() {
             self.renew().await;
@@ -99,7 +104,8 @@ impl Holding {
     fn has_run_out(&self) -> bool {
         let (Settings { clock, lease, .. }, state) = (&self.house.settings, self.state.borrow());
         let now = Moment::now(clock);
-        // While the wall clock was ahead, another process may have taken a lease that had run out by it.
+        // While the wall clock was ahead, another process may have taken a lease that had run out
+        // by it.
         now.steady >= state.written.steady + *lease
             || now.wall >= state.lease.until
             || now.has_jumped_since(state.written)
@@ -109,7 +115,7 @@ impl Holding {
         self.state.send_modify(|state| state.lost = true);
     }
 
-    /// Renews it while it is not lost. Ends with whoever spawned it.
+    /// Renews it while it is not lost. Ends with the task that runs it.
     pub(crate) async fn keep(&self) {
         loop {
             tokio::time::sleep(self.house.settings.lease / 3).await;

@@ -1,8 +1,10 @@
-//! How long a sandbox still lives, by what its provider says. Pure, but for what it remembers of the last answer.
+//! How long a sandbox still lives, by what its provider says. Pure, but for what it remembers of
+//! the last answer.
 //!
-//! The provider's times are of its own clock, so only differences count: the end less the date of the answer. That date may
-//! be wrong too: servers cache it and do not turn it back, and clocks are set. So it is believed only where it can be true,
-//! and where it went on as the steady clock of this machine did since the last answer.
+//! The provider's times are of its own clock, so only differences count: the end less the date of
+//! the answer. That date may be wrong too: servers cache it and do not turn it back, and clocks are
+//! set. So it is believed only where it can be true, and where it went on as the steady clock of
+//! this machine did since the last answer.
 
 use std::time::Duration;
 
@@ -11,7 +13,8 @@ use sdk::{Look, SandboxId};
 
 use super::core::Core;
 
-/// What a sandbox that runs has at least, by an answer that cannot be true: soon enough for the keeper to extend it.
+/// What a sandbox that runs has at least, by an answer that cannot be true: soon enough for the
+/// keeper to extend it.
 const LEAST: Duration = Duration::from_secs(60);
 /// A date has whole seconds, and answers take time.
 const ACCURACY: SignedDuration = SignedDuration::from_secs(5);
@@ -35,7 +38,7 @@ pub(super) struct LastAnswer {
 }
 
 impl Core {
-    /// How long a sandbox that runs lives if nobody does anything.
+    /// How long a sandbox that runs lives if its lease is not extended.
     pub(super) fn remaining(&self, sandbox: &SandboxId, look: &Look) -> Duration {
         let listed = &look.detail.listed;
         let Ok(end) = listed.end_at.parse() else { return LEAST };

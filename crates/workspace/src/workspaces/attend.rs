@@ -15,7 +15,8 @@ use crate::workspace::{OpenError, Unavailable, WorkspaceError, needs_attention};
 /// What came of attending to a workspace.
 #[derive(Debug)]
 pub struct Attended {
-    /// Come again in so long: something is due, or another process may have changed something. Never far away.
+    /// Come again in so long: something is due, or another process may have changed something.
+    /// Never far away.
     pub next: Duration,
     pub attendance: Attendance,
 }

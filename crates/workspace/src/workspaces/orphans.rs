@@ -1,14 +1,18 @@
-//! Sandboxes that were made for workspaces and that no record names: those of processes that died, or gave up waiting, while
-//! one was being made for them. They cost until their time is over, unless a sweep ends them.
+//! Sandboxes that were made for workspaces and that no record names: those of processes that died,
+//! or gave up waiting, while one was being made for them. They cost until their time is over,
+//! unless a sweep ends them.
 //!
 //! A sandbox may hold work that is nowhere else, so a sweep ends none by a guess:
 //!
-//! - The sandbox's id decides, whatever its provider is called: one server may have two names, and names change.
+//! - The sandbox's id decides, whatever its provider is called: one server may have two names, and
+//!   names change.
 //! - Its creation stands in the ledger of these records, and names no other sandbox.
-//! - A sandbox whose workspace has a record is an orphan only if that record is at rest in a sandbox that was made later.
+//! - A sandbox whose workspace has a record is an orphan only if that record is at rest in a
+//!   sandbox that was made later.
 //! - One of this machine's server is swept only by that server.
-//! - It is paused and reported first, and ended a day later. The day has to pass by the wall clock and by the steady clocks
-//!   of the processes that watched, so that neither a restart nor a clock that is set makes it shorter.
+//! - It is paused and reported first, and ended a day later. The day has to pass by the wall clock
+//!   and by the steady clocks of the processes that watched, so that neither a restart nor a clock
+//!   that is set makes it shorter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::PoisonError;
@@ -32,7 +36,8 @@ use crate::records::{Creation, OrphanRecord, RecordsError, UsageQuery, Workspace
 use crate::snapshot::ProjectId;
 use crate::workspace::{METADATA, OpenError, Place, read_details};
 
-/// A creation may take so long until its sandbox stands in a record. The process that asked for it has given up by then.
+/// A creation may take so long until its sandbox stands in a record. The process that asked for it
+/// has given up by then.
 const CREATION_TIME: Duration = Duration::from_secs(300);
 /// How far a provider's clock may be from ours.
 const SKEW: Duration = Duration::from_secs(24 * 3600);
@@ -75,8 +80,8 @@ pub(crate) struct Named {
 }
 
 impl Workspaces {
-    /// Sandboxes that were made for workspaces of these records and that none of them names or can need. Providers that do not
-    /// answer are left out. Nothing is paused or ended.
+    /// Sandboxes that were made for workspaces of these records and that none of them names or can
+    /// need. Providers that do not answer are left out. Nothing is paused or ended.
     ///
     /// # Errors
     /// The records cannot be read.
@@ -84,7 +89,7 @@ impl Workspaces {
         Ok(self.find_orphans(&|_| true).await?.orphans)
     }
 
-    /// The orphans that sweeps have found and not ended yet. Nobody is asked.
+    /// The orphans that sweeps have found and not ended yet. No provider is asked.
     ///
     /// # Errors
     /// The records cannot be read.
@@ -138,11 +143,13 @@ impl Workspaces {
         Named::new(self.house.records.workspaces().await?)
     }
 
-    /// Pauses and reports orphans that are found for the first time, and ends those that have been known for a day. Of
-    /// sandboxes of this machine's server only those are looked at that `owns` says are the caller's own.
+    /// Pauses and reports orphans that are found for the first time, and ends those that have been
+    /// known for a day. Of sandboxes of this machine's server only those are looked at that `owns`
+    /// says are the caller's own.
     ///
     /// # Errors
-    /// The records cannot be read or written. A sandbox that could not be ended is not among those returned.
+    /// The records cannot be read or written. A sandbox that could not be ended is not among those
+    /// returned.
     pub async fn sweep(&self, owns: &(dyn Fn(&SandboxId) -> bool + Sync)) -> Result<Swept, OpenError> {
         let (records, clock) = (&self.house.records, &self.house.settings.clock);
         let Found { orphans, answered } = self.find_orphans(owns).await?;
@@ -272,7 +279,8 @@ impl Named {
         Ok(named)
     }
 
-    /// Whether no record names a sandbox that was made for a workspace, and that workspace can do without it.
+    /// Whether no record names a sandbox that was made for a workspace, and that workspace can do
+    /// without it.
     pub(crate) fn is_orphan(
         &self,
         sandbox: &str,
@@ -295,7 +303,8 @@ impl Named {
 pub(crate) struct Creations(Vec<Creation>);
 
 impl Creations {
-    /// Which one made a sandbox. None where these records did not ask for it, or it is a copy of one that they asked for.
+    /// Which one made a sandbox. None where these records did not ask for it, or it is a copy of
+    /// one that they asked for.
     pub(crate) fn of(&self, row: &ListedSandbox) -> Option<&Creation> {
         let id: Uuid = row.metadata.get(CREATION)?.parse().ok()?;
         let creation = self.0.iter().find(|creation| creation.id == id)?;
@@ -371,7 +380,8 @@ impl House {
         self.orchestrator.providers().iter().filter(usable).collect()
     }
 
-    /// The creations by which these sandboxes may have been made. Others, of whoever has the same key, are not ours.
+    /// The creations by which these sandboxes may have been made. Others, of users of the same
+    /// key, are not ours.
     pub(crate) async fn creations_of(&self, rows: &[ListedSandbox]) -> Result<Creations, RecordsError> {
         let started = rows.iter().filter_map(|row| row.started_at.parse::<Timestamp>().ok()).min();
         let Some(started) = started else { return Ok(Creations(Vec::new())) };

@@ -101,7 +101,7 @@ async fn a_lost_lease_is_taken_again_when_it_is_free_and_told() {
     workspace.pause().await.expect("the record can be changed");
     workspace.exec("cat after").await.expect("it wakes");
     assert!(records.renew_lease(&other, jiff::Timestamp::now(), settings().lease).await.is_err());
-    // Whoever opens it in this process gets the same one.
+    // Another `open` in this process gives the same one.
     assert_eq!(workspaces.open(&name("held-up")).await.expect("it opens").sandbox_id(), workspace.sandbox_id());
     workspace.close().await;
 }

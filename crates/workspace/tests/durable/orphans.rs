@@ -1,4 +1,5 @@
-//! What a sweep takes for an orphan, and when it ends one: by real servers, under several names, with a clock of the test's.
+//! What a sweep takes for an orphan, and when it ends one: by real servers, under several names,
+//! with a clock of the test's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,8 @@ use crate::support::{METADATA, Place, Recorder, World, name, settings, setup};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A process on a world's records, with providers of its own choice and a clock that the test moves.
+/// A process on a world's records, with providers of its own choice and a clock that the test
+/// moves.
 struct Process {
     workspaces: Workspaces,
     clock: Arc<ManualClock>,
@@ -141,7 +143,8 @@ async fn an_orphan_is_paused_and_reported_and_ended_a_day_later() {
 async fn an_orphan_that_is_another_servers_or_may_be_needed_is_kept() {
     let world = World::new();
     let process = Process::start(&world, &[("one", &world.one)]).await;
-    // The workspace's own sandbox is older: this one may be its successor, which was made and not noted.
+    // The workspace's own sandbox is older: this one may be its successor, which was made and not
+    // noted.
     let own = process.make("needed").await;
     let creations = |at| Creation {
         id: Uuid::new_v4(),

@@ -198,7 +198,8 @@ fn an_orphan_is_paused_reported_and_ended_after_a_day_and_a_new_one_is_left() {
     assert!(there.contains(&own) && there.contains(&new), "another process may still be making it: {there:?}");
 }
 
-/// The variables that a server prints, in the terminal of a user and of a second server with the same records.
+/// The variables that a server prints, in the terminal of a user and of a second server with the
+/// same records.
 #[test]
 fn two_names_and_two_servers_end_no_workspace() {
     let user = User::with(|program| program);

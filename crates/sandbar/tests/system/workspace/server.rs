@@ -1,4 +1,5 @@
-//! Whose server it is: commands start one where none is known, and wait for the one that `sandbar up` started.
+//! Whose server it is: commands start one where none is known, and wait for the one that `sandbar
+//! up` started.
 
 use super::{Down, User, of};
 use crate::support::program::text;

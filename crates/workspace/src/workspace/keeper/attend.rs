@@ -35,9 +35,10 @@ impl Core {
     }
 }
 
-/// In how long a workspace that nobody has needs somebody, as far as its record tells: its sandbox is not asked about before.
-/// None while nothing can become due. Its times were written by the wall clock, which may have been set since: the earlier
-/// of two answers counts, that of the wall clock and that of a clock that does not jump.
+/// In how long a workspace that no process has needs attention, as far as its record tells: its
+/// sandbox is not asked about before. None while nothing can become due. Its times were written by
+/// the wall clock, which may have been set since: the earlier of two answers counts, that of the
+/// wall clock and that of a clock that does not jump.
 pub(crate) fn needs_attention(house: &House, record: &WorkspaceRecord, details: &Details) -> Option<Duration> {
     let in_how_long = |now: Timestamp| {
         let due = needs_attention_at(now, house, record, details)?;

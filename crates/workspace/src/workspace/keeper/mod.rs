@@ -70,7 +70,7 @@ pub(super) async fn keep(core: Arc<Core>, stop: CancellationToken) {
     let mut keeping = Keeping::begin(core.stable_now(), FIRST_LOOK, settings);
     while !stop.is_cancelled() {
         if core.holding.is_lost() {
-            // Another process keeps it. Whoever works here takes it again.
+            // Another process keeps it. The next call here takes it again.
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = core.changed.notified() => {}
