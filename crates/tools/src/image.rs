@@ -85,8 +85,12 @@ fn prepare_now(kind: &'static str, bytes: &Bytes) -> Result<Picture, String> {
     let mut decoder = reader.into_decoder().map_err(damaged)?;
     let (width, height) = decoder.dimensions();
     // The decoder may have found another size than the first one in the file.
-    if too_many(width, height) || decoder.total_bytes() > MOST_DECODED_BYTES {
+    if too_many(width, height) {
         return Err(too_large(width, height));
+    }
+    if decoder.total_bytes() > MOST_DECODED_BYTES {
+        let (needed, most) = (decoder.total_bytes() >> 20, MOST_DECODED_BYTES >> 20);
+        return Err(format!("it takes {needed} MiB when it is decoded, and {most} MiB are the most"));
     }
     let orientation = decoder.orientation().map_err(damaged)?;
     let mut decoded = DynamicImage::from_decoder(decoder).map_err(damaged)?;

@@ -59,7 +59,8 @@ pub(crate) fn normal(path: &str) -> String {
 /// A path for people and models: one that would break a line, or look like a quoted one, is quoted as JSON does, which is
 /// also how a model sends it back.
 pub(crate) fn shown(path: &str) -> Cow<'_, str> {
-    if path.starts_with('"') || path.contains(char::is_control) {
+    let breaks = |letter: char| letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}');
+    if path.starts_with('"') || path.contains(breaks) {
         Cow::Owned(serde_json::Value::from(path).to_string())
     } else {
         Cow::Borrowed(path)
@@ -95,6 +96,15 @@ pub(crate) fn join(directory: &str, relative: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_would_break_a_line_is_quoted() {
+        assert_eq!(shown("/a b/ü:1"), "/a b/ü:1");
+        for (path, quoted) in [("/a\nb", r#""/a\nb""#), ("\"x\"", r#""\"x\"""#), ("/\u{1b}[31m", r#""/\u001b[31m""#)] {
+            assert_eq!(shown(path), quoted);
+        }
+        assert!(shown("/\u{2028}").starts_with('"'));
+    }
     use proptest::prelude::*;
 
     fn places() -> Places {

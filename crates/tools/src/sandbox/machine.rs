@@ -236,6 +236,8 @@ pub(super) fn file_error(error: FileError) -> PortError {
         FileError::Invalid { message, .. } => message.to_lowercase(),
         _ => text.to_lowercase(),
     };
+    // What the transport reports is no word about a file.
+    let is_answer = lower.contains("the server answered ");
     match error {
         FileError::NotFound { .. } => PortError::NotFound,
         FileError::NoSpace { .. } => PortError::NoSpace,
@@ -245,7 +247,9 @@ pub(super) fn file_error(error: FileError) -> PortError {
         _ if lower.contains("read-only file system") => PortError::ReadOnly,
         _ if lower.contains("operation not permitted") => PortError::PermissionDenied,
         // Where nothing can be made, as in /proc.
-        FileError::Call(_) if lower.contains("no such file or directory") => PortError::NotFound,
+        FileError::Call(_) if is_answer && lower.contains("no such file or directory") => PortError::NotFound,
+        // The file's own trouble, not the service's.
+        FileError::Call(_) if is_answer && lower.contains("(os error ") => PortError::Other(text),
         FileError::SandboxGone { .. } | FileError::ConnectionLost { .. } => PortError::Unavailable(text),
         FileError::Call(call) if call.is_service_trouble() => PortError::Unavailable(text),
         _ => PortError::Other(text),

@@ -78,7 +78,7 @@ async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, conte
             Ok(false) => {}
             Ok(true) => notes.push("The directory is not writable, so the file was written in place.".into()),
             Err(PortError::Conflict) => return Ok(Attempt::Raced),
-            Err(error) => return Err(failed("write", path, &error)),
+            Err(error) => return Err(unwritten("write", path, &error)),
         }
         difference
     };
@@ -115,6 +115,18 @@ async fn look(machine: &dyn Machine, path: &str) -> Result<Option<Fetch>, Failur
         Ok(fetched) => changeable(path, fetched).map(Some),
         Err(PortError::NotFound) => Ok(None),
         Err(error) => Err(failed("write", path, &error)),
+    }
+}
+
+/// A failure to write. Missing directories are made, so that a place that does not exist is one where nothing can be.
+fn unwritten(verb: &str, path: &str, error: &PortError) -> Failure {
+    match error {
+        PortError::NotFound => Failure::new(
+            ErrorCode::PermissionDenied,
+            format!("Permission denied: cannot {verb} {path}, since its directory takes no new files."),
+        )
+        .with(json!({ "path": path })),
+        error => failed(verb, path, error),
     }
 }
 
@@ -216,7 +228,7 @@ pub(crate) async fn create(machine: &dyn Machine, path: &str, content: &str) -> 
     };
     let basis = basis.as_ref().map_or(Basis::Absent, Basis::of);
     let bytes = Bytes::from(content.to_owned());
-    machine.replace(path, bytes, basis).await.map_err(|error| failed("create", path, &error))?;
+    machine.replace(path, bytes, basis).await.map_err(|error| unwritten("create", path, &error))?;
     ledger::remember(machine, &prepared).await.map_err(|error| failed("remember", path, &error))?;
     Ok(json!({ "sha256": prepared.sha256 }))
 }

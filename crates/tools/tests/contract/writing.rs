@@ -109,7 +109,7 @@ async fn a_read_only_place_is_permission_denied(world: &World) {
     if world.is_memory() {
         return;
     }
-    for path in ["/sys/sandbar-test", "/sys/kernel/new/file"] {
+    for path in ["/sys/sandbar-test", "/sys/kernel/new/file", "/proc/sandbar-test"] {
         let input = json!({ "path": path, "content": "x" });
         let text = world.fails("write_file", input, ErrorCode::PermissionDenied).await;
         assert!(text.contains(path), "{text}");
