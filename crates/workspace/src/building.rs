@@ -37,12 +37,11 @@ pub enum BuildError {
 impl ObjectsConfig {
     /// What snapshots leave out.
     fn left_out(&self) -> LeftOut {
-        let LeftOut { mut certain, mut likely } = LeftOut::default();
+        let LeftOut { mut certain, mut likely, .. } = LeftOut::default();
         for names in [&mut certain, &mut likely] {
             names.retain(|name| !self.keep.contains(name));
         }
-        certain.extend(self.leave_out.iter().cloned());
-        LeftOut { certain, likely }
+        LeftOut { named: self.leave_out.clone(), certain, likely }
     }
 
     /// The store that a resolved configuration names: `file:///DIR`, `s3://BUCKET/PREFIX` or `memory://`.
@@ -126,8 +125,8 @@ mod tests {
         let folder = |name: &str| name.parse().expect("a folder");
         let objects =
             ObjectsConfig { leave_out: vec![folder("cache")], keep: vec![folder("dist")], ..ObjectsConfig::default() };
-        let LeftOut { certain, likely } = objects.left_out();
-        assert!(certain.contains(&folder("cache")) && certain.contains(&folder("node_modules")));
+        let LeftOut { named, certain, likely } = objects.left_out();
+        assert!(named == [folder("cache")] && certain.contains(&folder("node_modules")));
         assert!(!likely.contains(&folder("dist")) && likely.contains(&folder("build")));
     }
 

@@ -1,10 +1,12 @@
 //! `sandbar workspace pause`, `resume`, `move` and `rotate`.
 
+use super::snapshots::some;
 use super::{Session, house, pictures};
 use crate::sandbox::show::span;
 use clap::Args;
 use serde_json::json;
-use workspace::{HandedOver, LeftBehind, MoveOptions, ProviderName, WorkspaceName};
+use workspace::snapshot::FilePath;
+use workspace::{HandedOver, LeftBehind, MoveOptions, ProviderName, Workspace, WorkspaceName};
 
 /// Pause a workspace: its files are saved, its sandbox is stopped and kept.
 #[derive(Args)]
@@ -93,6 +95,7 @@ impl Move {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspace = session.house.enter(&self.name).await?;
         session.house.progress().doing(format!("moving {} to {}", self.name, self.to));
+        tell_excluded(session, &workspace).await;
         let moved = workspace.move_to(&self.to, MoveOptions { leave_unsaved: self.leave_unsaved }).await?;
         session.house.leave().await;
         handed_over(session, &self.name, &moved)
@@ -105,7 +108,8 @@ impl Move {
 Examples:
   sandbar workspace rotate shop
 
-This happens by itself before a sandbox's time is over.")]
+This happens by itself before a sandbox's time is over. Generated folders are not taken along: they are named before the old \
+sandbox is given up, as `sandbar workspace show` names them at any time.")]
 pub(super) struct Rotate {
     /// The workspace
     name: WorkspaceName,
@@ -115,9 +119,19 @@ impl Rotate {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspace = session.house.enter(&self.name).await?;
         session.house.progress().doing(format!("putting {} into a new sandbox", self.name));
+        tell_excluded(session, &workspace).await;
         let rotated = workspace.rotate().await?;
         session.house.leave().await;
         handed_over(session, &self.name, &rotated)
+    }
+}
+
+/// Names what the new sandbox will not have, while the old one still has it. A sandbox that does not answer is met again by what
+/// follows.
+async fn tell_excluded(session: &Session, workspace: &Workspace) {
+    let excluded = workspace.excluded_folders().await.unwrap_or_default();
+    if !session.show.json && !excluded.is_empty() {
+        session.house.progress().tell(&format!("generated folders are not taken along: {}", some(&excluded)));
     }
 }
 
@@ -130,6 +144,7 @@ fn handed_over(session: &Session, name: &WorkspaceName, new: &HandedOver) -> any
             "sandboxID": new.sandbox,
             "key": new.restored.key,
             "files": new.restored.files,
+            "left_out": new.restored.left_out.iter().map(FilePath::text).collect::<Vec<_>>(),
             "fenced_ms": u64::try_from(new.fenced.as_millis()).unwrap_or(u64::MAX),
             "left_behind": new.left_behind.as_ref().map(|LeftBehind { provider, sandbox, since }| {
                 json!({ "provider": provider, "sandboxID": sandbox, "since": since })

@@ -1,6 +1,7 @@
 //! `sandbar workspace list` and `show`: what is known of workspaces. Looking takes no lease, starts no server and wakes
 //! nothing; providers are asked what became of the sandboxes that are said to run.
 
+use super::snapshots::some;
 use super::{Session, house};
 use crate::sandbox::show::{Colour, Show, ahead, local_time, printable, span};
 use clap::Args;
@@ -156,8 +157,13 @@ impl ShowOne {
         let view = workspaces.show(&self.name).await.map_err(house::explain)?;
         let Some(seen) = Seen::all(workspaces, vec![view]).await.pop() else { return Ok(()) };
         let show = session.show;
+        let runs = seen.state == State::Ready && !seen.paused;
+        let excluded = if runs { workspaces.excluded_folders(&seen.view).await } else { None };
         if show.json {
-            return Ok(show.object(&seen.object())?);
+            let mut object = seen.object();
+            object["left_out"] =
+                json!(excluded.map(|paths| paths.iter().map(|path| path.text().into_owned()).collect::<Vec<_>>()));
+            return Ok(show.object(&object)?);
         }
         let view = &seen.view;
         let moment = |at: jiff::Timestamp| local_time(&at.to_string());
@@ -177,8 +183,11 @@ impl ShowOne {
         if let Some(server) = &view.dev_server {
             pairs.push(("dev server", printable(&format!("`{}` on port {}", server.command, server.port))));
         }
-        if let Some(end) = view.sandbox_ends_at.filter(|_| seen.state == State::Ready && !seen.paused) {
+        if let Some(end) = view.sandbox_ends_at.filter(|_| runs) {
             pairs.push(("sandbox ends", format!("{}, unless it is extended or replaced before", moment(end))));
+        }
+        if let Some(excluded) = excluded.filter(|paths| !paths.is_empty()) {
+            pairs.push(("not kept", format!("{} (generated; absent after a change of sandbox)", some(&excluded))));
         }
         pairs.push(("created", moment(view.created_at)));
         pairs.push(("ends", format!("{}{left}", moment(view.expires_at))));

@@ -15,9 +15,10 @@ use workspace::{OpenError, Unsaved, WorkspaceName, WorkspaceView};
 #[command(after_help = "\
 Examples:
   sandbar workspace snapshot shop
-  sandbar workspace snapshot shop --json     {key, files, bytes, sha256}
+  sandbar workspace snapshot shop --json     {key, files, bytes, sha256, left_out}
 
-Generated folders like node_modules are left out. Five snapshots are kept.")]
+Folders that are seen to be generated are left out: node_modules beside a package.json, target beside a Cargo.toml, dist that \
+git ignores; `sandbar workspace show` lists them at any time. Everything else is kept. Five snapshots are kept.")]
 pub(super) struct Snapshot {
     /// The workspace
     name: WorkspaceName,
@@ -35,7 +36,11 @@ impl Snapshot {
                 "files": saved.files,
                 "bytes": saved.bytes,
                 "sha256": saved.sha256,
+                "left_out": saved.left_out.iter().map(FilePath::text).collect::<Vec<_>>(),
             }))?);
+        }
+        if !saved.left_out.is_empty() {
+            eprintln!("sandbar: generated folders are not in it: {}", some(&saved.left_out));
         }
         if !saved.changed.is_empty() {
             eprintln!("sandbar: written to while they were read: {}", some(&saved.changed));
@@ -226,7 +231,7 @@ impl Restore {
 }
 
 /// A few of them.
-fn some(paths: &[FilePath]) -> String {
+pub(super) fn some(paths: &[FilePath]) -> String {
     const SHOWN: usize = 5;
     let names: Vec<String> = paths.iter().take(SHOWN).map(|path| printable(&path.text())).collect();
     let more = if paths.len() > SHOWN { ", …" } else { "" };

@@ -63,11 +63,11 @@ pub struct ObjectsConfig {
     pub endpoint: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_gib_month: Option<f64>,
-    /// Folders that snapshots leave out besides `node_modules`, `dist` and the like, by name. What git tracks is kept in any
-    /// case.
+    /// Folders that snapshots leave out besides those that are seen to be generated (`node_modules` beside a `package.json`),
+    /// by name. What git tracks is kept in any case.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leave_out: Vec<FolderName>,
-    /// Folders that snapshots keep although they are usually left out.
+    /// Folders that snapshots keep although they are seen to be generated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub keep: Vec<FolderName>,
 }

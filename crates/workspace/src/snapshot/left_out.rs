@@ -1,14 +1,16 @@
 //! Folders that are not worth keeping, since a program makes them again.
 //!
-//! They are left out by name, and a name alone is not enough: what git tracks is kept, and so is a repository, whatever it
-//! is called. `scripts/archive.sh` has the whole rule. That git ignores something says nothing: `.env` is ignored, too.
+//! The name makes a folder a candidate, and a candidate is left out only for a reason: a manifest beside it names what
+//! generates it, the program that made it marked it, or git ignores all that is in it. What people write by hand into `dist` or
+//! `build` is kept. `scripts/excludes.sh` has the whole rule. That git ignores something else says nothing: `.env` is ignored,
+//! too.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Nobody writes anything of his own into these.
+/// Programs write into these, people do not.
 const CERTAIN: &[&str] = &[
     "node_modules",
     "__pycache__",
@@ -23,7 +25,7 @@ const CERTAIN: &[&str] = &[
     ".ruff_cache",
     ".tox",
 ];
-/// Somebody may call a folder of his own so.
+/// People write into these by hand, too.
 const LIKELY: &[&str] = &["dist", "build", "target"];
 
 /// The name of a folder.
@@ -75,33 +77,36 @@ impl fmt::Display for FolderName {
     }
 }
 
-/// Which folders are left out, unless something speaks against it.
+/// Which folders a snapshot may leave out, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftOut {
-    /// Kept only if git tracks something in them.
+    /// Left out unless git tracks something in them: the configuration names them.
+    #[serde(default)]
+    pub named: Vec<FolderName>,
+    /// Left out where a manifest, a mark or git says that they are generated, unless git tracks something in them.
     pub certain: Vec<FolderName>,
-    /// Kept also where git cannot be asked.
+    /// Left out where git ignores all files in them or, outside of repositories, where a manifest names what generates them.
     pub likely: Vec<FolderName>,
 }
 
 impl LeftOut {
     /// Keeps everything.
     pub fn nothing() -> Self {
-        Self { certain: Vec::new(), likely: Vec::new() }
+        Self { named: Vec::new(), certain: Vec::new(), likely: Vec::new() }
     }
 
     /// As the script takes them.
     pub(super) fn arguments(&self) -> impl Iterator<Item = String> {
         let names = |names: &[FolderName]| names.iter().map(FolderName::to_string).collect::<Vec<_>>();
-        names(&self.certain).into_iter().chain(["--".to_owned()]).chain(names(&self.likely))
+        [names(&self.named), names(&self.certain), names(&self.likely)].join(&"--".to_owned()).into_iter()
     }
 }
 
 impl Default for LeftOut {
     fn default() -> Self {
         let names = |names: &[&str]| names.iter().map(|name| FolderName((*name).to_owned())).collect();
-        Self { certain: names(CERTAIN), likely: names(LIKELY) }
+        Self { named: Vec::new(), certain: names(CERTAIN), likely: names(LIKELY) }
     }
 }
 
@@ -117,7 +122,9 @@ mod tests {
         for name in ["", ".", "..", ".git", "--", "a/b", "*", "a b", "a\n"] {
             assert!(name.parse::<FolderName>().is_err(), "{name:?}");
         }
-        let LeftOut { certain, likely } = LeftOut::default();
-        assert!(certain.iter().chain(&likely).all(|name| name.as_str().parse::<FolderName>().is_ok()));
+        let LeftOut { named, certain, likely } = LeftOut::default();
+        assert!(
+            named.is_empty() && certain.iter().chain(&likely).all(|name| name.as_str().parse::<FolderName>().is_ok())
+        );
     }
 }

@@ -209,6 +209,24 @@ impl Snapshots {
         Ok(Saved { stamp, key: key.to_string(), files, bytes, sha256, changed, left_out, pruned })
     }
 
+    /// Lists the folders that a snapshot of the sandbox would leave out now, without taking one.
+    ///
+    /// # Errors
+    /// [`SaveError::NoRoot`], [`SaveError::HalfRestored`], [`SaveError::Sandbox`] or [`SaveError::Silent`].
+    pub async fn list_excluded(
+        &self,
+        sandbox: &Sandbox,
+        options: &SnapshotOptions,
+    ) -> Result<Vec<FilePath>, SaveError> {
+        let trouble = |error| of_script(sandbox, error);
+        let script = Script::start(sandbox, script::EXCLUDES, arguments(options), Input::None, self.patience()).await;
+        let ended = script.map_err(trouble)?.finish(|_| {}).await.map_err(trouble)?;
+        if let Some(refused) = refusal(sandbox, options, ended.exit.code) {
+            return Err(refused);
+        }
+        Ok(heading(ended.said.bytes()).0)
+    }
+
     /// What the store does not have, of that which it said it has.
     async fn forgotten(
         &self,
@@ -245,8 +263,7 @@ impl Snapshots {
         upload: &mut Upload,
     ) -> Result<Streamed, SaveError> {
         let trouble = |error| of_script(sandbox, error);
-        let arguments = [options.root.clone()].into_iter().chain(options.left_out.arguments()).collect();
-        let script = Script::start(sandbox, script::ARCHIVE, arguments, Input::None, self.patience()).await;
+        let script = Script::start(sandbox, script::ARCHIVE, arguments(options), Input::None, self.patience()).await;
         let mut script = script.map_err(trouble)?;
         reach(Point::SaveArchiving).await;
 
@@ -269,10 +286,8 @@ impl Snapshots {
         };
         let (id, root) = (sandbox.id().clone(), options.root.clone());
         let exit = script.exit();
-        match exit.code {
-            script::NO_ROOT => return Err(SaveError::NoRoot { id, root }),
-            script::HALF_RESTORED => return Err(SaveError::HalfRestored { id, root }),
-            _ => {}
+        if let Some(refused) = refusal(sandbox, options, exit.code) {
+            return Err(refused);
         }
         let (left_out, complaints) = heading(said.bytes());
         let changed = match exit.code {
@@ -292,6 +307,21 @@ impl Snapshots {
         let contents =
             contents.map_err(|error| garbled(error.to_string()))?.map_err(|error| garbled(error.to_string()))?;
         Ok(Streamed { contents, facts, owners: script.as_root, left_out, changed })
+    }
+}
+
+/// As both scripts take them.
+fn arguments(options: &SnapshotOptions) -> Vec<String> {
+    [options.root.clone()].into_iter().chain(options.left_out.arguments()).collect()
+}
+
+/// How both scripts say that there is nothing to be saved.
+fn refusal(sandbox: &Sandbox, options: &SnapshotOptions, code: i32) -> Option<SaveError> {
+    let (id, root) = (sandbox.id().clone(), options.root.clone());
+    match code {
+        script::NO_ROOT => Some(SaveError::NoRoot { id, root }),
+        script::HALF_RESTORED => Some(SaveError::HalfRestored { id, root }),
+        _ => None,
     }
 }
 

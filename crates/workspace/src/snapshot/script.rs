@@ -8,8 +8,10 @@ use sdk::{CallError, Chunk, Command, CommandError, Exit, Running, Sandbox};
 
 use crate::label;
 
-/// Writes an archive. Arguments: root, certain names, `--`, likely names.
-pub(super) const ARCHIVE: &str = include_str!("scripts/archive.sh");
+/// Lists the folders that a snapshot leaves out. Arguments: root, named ones, `--`, certain ones, `--`, likely ones.
+pub(super) const EXCLUDES: &str = include_str!("scripts/excludes.sh");
+/// Lists them and writes an archive without them. The same arguments.
+pub(super) const ARCHIVE: &str = concat!(include_str!("scripts/excludes.sh"), include_str!("scripts/archive.sh"));
 /// Unpacks one beside what is there, and says what is there then. Arguments: root, stage, length of the input, length of the list in
 /// it, number of files, who inflates.
 pub(super) const UNPACK: &str = include_str!("scripts/unpack.sh");

@@ -47,9 +47,10 @@ pub use self::pass::Pass;
 pub use self::pause::Unsaved;
 use crate::chain::chain;
 use crate::devserver::{DevServer, Ready};
+use crate::house::House;
 use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
-use crate::snapshot::{Listed, ProjectId, Restored, Saved, Stamp, Which};
+use crate::snapshot::{FilePath, Listed, ProjectId, Restored, Saved, Stamp, Which};
 
 /// For what the keeper is doing when a workspace is closed: a rotation, a snapshot.
 const LAST_WORK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -169,6 +170,16 @@ impl Workspace {
     /// When nobody can work now, or after all attempts.
     pub async fn snapshot(&self) -> Result<Saved, WorkspaceError> {
         self.held.core.snapshot().await
+    }
+
+    /// The generated folders that a snapshot would leave out now: a change of sandbox does not keep them.
+    ///
+    /// # Errors
+    /// When nobody can work now, or the sandbox cannot say.
+    pub async fn excluded_folders(&self) -> Result<Vec<FilePath>, WorkspaceError> {
+        let pass = self.enter().await?;
+        let House { snapshots, settings, .. } = &*self.held.core.house;
+        Ok(snapshots.list_excluded(pass.sandbox(), &settings.snapshot).await?)
     }
 
     /// The snapshots there are, oldest first.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{WorkspaceView, Workspaces};
 use crate::records::WorkspaceState;
+use crate::snapshot::FilePath;
 
 /// For a provider to answer somebody who only looks.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -49,5 +50,22 @@ impl Workspaces {
             Some(answer.unwrap_or(SandboxCondition::Unreachable))
         });
         futures::stream::iter(each).buffered(AT_ONCE).collect().await
+    }
+
+    /// The generated folders that a snapshot of a workspace would leave out now. None unless its sandbox runs and answers in
+    /// time; takes no lease.
+    pub async fn excluded_folders(&self, view: &WorkspaceView) -> Option<Vec<FilePath>> {
+        let id = view.sandbox.as_ref()?.parse().ok()?;
+        let provider = self.house.orchestrator.provider(&view.provider).ok()?;
+        let asked = async {
+            let client: Client = provider.client().await.ok()?;
+            let looked = client.within(PATIENCE).look(&id).await.ok()?;
+            if looked.detail.listed.state == SandboxState::Paused {
+                return None;
+            }
+            let sandbox = client.attach(&looked.detail).ok()?;
+            self.house.snapshots.list_excluded(&sandbox, &self.house.settings.snapshot).await.ok()
+        };
+        tokio::time::timeout(PATIENCE, asked).await.ok().flatten()
     }
 }

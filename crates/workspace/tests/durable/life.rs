@@ -99,7 +99,11 @@ async fn a_lost_sandbox_comes_back_from_its_snapshot_and_says_so() {
     let world = World::new();
     let (_, workspace) = world.workspace("lost").await;
     let pass = workspace.enter().await.expect("it runs");
-    run(pass.sandbox(), "mkdir project/node_modules && echo gone >project/node_modules/x").await;
+    run(
+        pass.sandbox(),
+        "mkdir project/node_modules && echo gone >project/node_modules/x && echo {} >project/package.json",
+    )
+    .await;
     drop(pass);
     workspace.snapshot().await.expect("saved");
     let wanted = tree(&workspace).await;

@@ -57,7 +57,7 @@ async fn a_move_takes_everything_along_and_says_what_did_not_survive() {
     let world = World::new();
     let (_, workspace) = world.workspace("moved").await;
     let pass = workspace.enter().await.expect("it runs");
-    run(pass.sandbox(), "mkdir -p project/node_modules/a; touch project/node_modules/a/b").await;
+    run(pass.sandbox(), "mkdir -p project/node_modules/a; touch project/node_modules/a/b project/package.json").await;
     let background = sdk::Command::exec("sleep", ["1000"]).no_timeout();
     pass.sandbox().commands().start(background).await.expect("it runs on");
     // What we start for ourselves is nobody's loss, and what we start for somebody is told in their words.
@@ -92,7 +92,7 @@ async fn a_declared_server_runs_again_after_every_change() {
     let world = World::new();
     let workspaces = world.workspaces().await;
     let server = DevServer {
-        install_command: Some("mkdir -p dist && date +%s%N >dist/installed".to_owned()),
+        install_command: Some("mkdir -p dist && echo dist >.gitignore && date +%s%N >dist/installed".to_owned()),
         ..DevServer::new("exec python3 -m http.server $PORT", 8123)
     };
     let setup = sandbar_workspace::setup::Setup { dev_server: Some(server), ..setup() };

@@ -56,9 +56,10 @@ async fn generated_folders_are_left_out_unless_they_are_work() {
         mkdir -p app/node_modules/x app/.next app/dist app/src/__pycache__ app/target/debug app/build app/nested/build
         cd app; git init -q .; git config user.email a@b; git config user.name a
         for d in node_modules/x .next dist src/__pycache__ target/debug build nested/build; do echo $d >$d/file; done
-        printf 'build\nSECRET\n' >.gitignore; echo key >SECRET
+        printf 'build\nSECRET\ndist\n.next\ntarget\n' >.gitignore; echo key >SECRET; echo '{}' >package.json
         git add -f .gitignore build/file nested/build/file; git commit -qm first
-        mkdir -p build/node_modules/y; echo y >build/node_modules/y/file
+        mkdir -p build/node_modules/y; echo y >build/node_modules/y/file; touch build/package.json
+        mv src/__pycache__/file src/__pycache__/a.pyc
         git branch build/feature; git branch dist
         cd ..
         ln -s app/dist dist; echo file >target
@@ -66,7 +67,7 @@ async fn generated_folders_are_left_out_unless_they_are_work() {
         mkdir -p dist2/target/theirs; git init -q dist2/target/theirs; echo mine >dist2/target/theirs/work
         git init -q --bare bare.git; mkdir -p bare.git/refs/heads/build; cp app/.git/refs/heads/dist bare.git/refs/heads/build/x
         mkdir broken; echo garbage >broken/.git; mkdir -p broken/build broken/node_modules
-        echo kept >broken/build/file; echo gone >broken/node_modules/file
+        echo kept >broken/build/file; echo gone >broken/node_modules/file; touch broken/package.json
     "#;
     run(&old, make).await;
     let snapshots = snapshots(Objects::memory());
@@ -109,6 +110,64 @@ async fn generated_folders_are_left_out_unless_they_are_work() {
     snapshots.save(&old, &id, &options).await.expect("a snapshot");
     snapshots.restore(&new, &id, Which::Newest).await.expect("a restore");
     assert_same(&tree(&new).await, &before);
+}
+
+/// Agents write `dist/index.html` by hand all the time: a name alone proves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn folders_are_left_out_only_where_something_names_what_generates_them() {
+    let server = Server::shared(&[]);
+    let (old, new) = tokio::join!(server.sandbox(), server.sandbox());
+    let make = r#"
+        set -e
+        write() { mkdir -p "${1%/*}"; echo mine >"$1"; }
+        write plain/dist/index.html; write plain/build/a/b; write plain/target/x; write plain/node_modules/mine.js
+        write plain/.venv/notes; write plain/__pycache__/notes
+        write web/dist/out; write web/node_modules/x/y; echo '{"scripts":{"dev":"x","build":"vite build"}}' >web/package.json
+        write static/dist/index.html; echo '{"scripts":{"dev":"serve dist"},"build":{"x":1}}' >static/package.json
+        write rust/target/debug/x; touch rust/Cargo.toml; write cached/target/x
+        printf 'Signature: 8a477f597d28d172789f06886806bc55\n' >cached/target/CACHEDIR.TAG
+        write python/.venv/pyvenv.cfg; write python/__pycache__/m.cpython-313.pyc; touch python/requirements.txt
+        write python/dist/report.html; write sdist/dist/pkg.whl; printf '[project]\n[build-system]\n' >sdist/pyproject.toml
+        write venv/.venv/pyvenv.cfg
+        mkdir repo; cd repo; git init -q .
+        write dist/index.html; write build/tracked; git add build; write build/ignored.o; write target/debug/x
+        write lib/dist/mixed.js; write lib/dist/app.map; write vendored/lib/dist/lib.js; mkdir docs docs/dist
+        printf 'target\n*.o\n*.map\n/vendored\n.venv\n' >.gitignore; write .venv/x
+    "#;
+    run(&old, make).await;
+    let snapshots = snapshots(Objects::memory());
+    let options = SnapshotOptions::default();
+    let listed = snapshots.list_excluded(&old, &options).await.expect("a list, before anything is saved");
+    let id = project("hand-written");
+    let saved = snapshots.save(&old, &id, &options).await.expect("a snapshot");
+    assert_eq!(listed, saved.left_out);
+    let mut left_out = saved.left_out.clone();
+    left_out.sort();
+    let wanted = [
+        "cached/target",
+        "python/.venv",
+        "python/__pycache__",
+        "repo/.venv",
+        "repo/target",
+        "rust/target",
+        "sdist/dist",
+        "web/dist",
+        "web/node_modules",
+    ];
+    assert_eq!(left_out, wanted.map(FilePath::from));
+
+    // The configuration may name more.
+    let named = LeftOut { named: vec!["lib".parse().expect("a folder")], ..LeftOut::nothing() };
+    let options = SnapshotOptions { left_out: named, ..options };
+    assert_eq!(
+        snapshots.list_excluded(&old, &options).await.expect("a list"),
+        ["repo/lib", "repo/vendored/lib"].map(FilePath::from)
+    );
+
+    snapshots.restore(&new, &id, Which::Newest).await.expect("a restore");
+    let without = wanted.map(|path| format!("-path ./{path} -prune -o")).join(" ");
+    let look = format!("find . -name .git -prune -o {without} -print | sort");
+    assert_eq!(run(&new, &look).await, run(&old, &look).await, "everything else is there");
 }
 
 #[tokio::test(flavor = "multi_thread")]
