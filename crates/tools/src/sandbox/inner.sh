@@ -58,6 +58,7 @@ __sandbar_save() {
     [[ -n $__sandbar_s ]] || return 0
     [[ -n $__sandbar_w || $PWD == "$__sandbar_g" ]] || builtin printf %s "$PWD" >|"$__sandbar_s/cwd"
     builtin set +a
+    builtin shopt -u nocasematch
     local __sandbar_name __sandbar_ref
     local -A __sandbar_given=() __sandbar_now=()
     builtin mapfile -d '' -t __sandbar_e </proc/self/environ

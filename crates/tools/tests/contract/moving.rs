@@ -195,3 +195,28 @@ async fn values_of_the_workspace_are_hidden_wherever_they_would_be_shown() {
     assert!(!told.lock().expect("unpoisoned").is_empty());
     tokio::time::timeout(Duration::from_secs(60), house.tools.close()).await.expect("it closes");
 }
+
+/// Snapshots keep the session's files, so that a value in one would be kept for as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_writes_no_value_of_the_workspace_into_its_files() {
+    let house = House::build("writing-none").await;
+    let check = "echo \"${#TOKEN} $A $B ${PAGER-none}\"";
+    house.ok("bash", json!({ "command": "export A=1 B=$'x\\ny'; unset PAGER" })).await;
+    let length = SECRET.len();
+    let wanted = format!("{length} 1 x\ny none\n[exit 0]");
+    assert_eq!(house.ok("bash", json!({ "command": check })).await, wanted);
+    let background = json!({ "command": "sleep 1000", "run_in_background": true });
+    house.ok("bash", background).await;
+    let files = house.workspace.exec("grep -rl \"$TOKEN\" ~/.sandbar; grep -c '' ~/.sandbar/default/env").await;
+    let files = files.expect("it runs").stdout_text().trim().to_owned();
+    assert!(files.parse::<usize>().is_ok_and(|lines| lines > 2), "no file has it: {files}");
+
+    // The value comes from the workspace again, in another sandbox, too.
+    house.workspace.rotate().await.expect("a new sandbox");
+    let moved = house.ok("bash", json!({ "command": check })).await;
+    assert!(moved.contains(wanted.trim_end_matches("[exit 0]")), "{moved}");
+    // One that the session has changed is the session's.
+    house.ok("bash", json!({ "command": "export TOKEN=changed" })).await;
+    assert_eq!(house.ok("bash", json!({ "command": "echo $TOKEN" })).await, "changed\n[exit 0]");
+    house.tools.close().await;
+}
