@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::warn;
 
@@ -13,7 +14,7 @@ use crate::ledger::Ledger;
 use crate::provider::{LocalServer, Orchestrator};
 use crate::records::{DatabaseRecords, Records, RecordsError};
 use crate::settings::Settings;
-use crate::snapshot::{Condition, LeftOut, Objects, S3Config, SnapshotOptions, Snapshots, StoreError};
+use crate::snapshot::{self, Condition, LeftOut, Objects, S3Config, SnapshotOptions, Snapshots, StoreError};
 use crate::workspaces::Workspaces;
 
 /// Where AWS's own programs look.
@@ -42,6 +43,17 @@ impl ObjectsConfig {
             names.retain(|name| !self.keep.contains(name));
         }
         LeftOut { named: self.leave_out.clone(), certain, likely }
+    }
+
+    /// How many snapshots are kept, and for how long.
+    fn retention(&self) -> snapshot::Settings {
+        let known = snapshot::Settings::default();
+        let keep_for = self.keep_snapshots_days.map(|days| Duration::from_secs(24 * 3600 * days));
+        snapshot::Settings {
+            keep: self.keep_snapshots.unwrap_or(known.keep),
+            keep_for: keep_for.unwrap_or(known.keep_for),
+            ..known
+        }
     }
 
     /// The store that a resolved configuration names: `file:///DIR`, `s3://BUCKET/PREFIX` or `memory://`.
@@ -96,9 +108,14 @@ impl Workspaces {
             // No command waits for a store that does not answer.
             tokio::spawn(probe(objects.clone()));
         }
-        let snapshots = Snapshots::new(objects);
+        let snapshots = Snapshots::new(objects).with(config.objects.retention());
         let left_out = config.objects.left_out();
-        let settings = Settings { snapshot: SnapshotOptions { left_out, ..settings.snapshot }, ..settings };
+        let minutes = config.objects.save_every_minutes.map(|minutes| Duration::from_secs(60 * minutes));
+        let settings = Settings {
+            snapshot: SnapshotOptions { left_out, ..settings.snapshot },
+            save_interval: minutes.unwrap_or(settings.save_interval),
+            ..settings
+        };
         let ledger = Ledger::new(Arc::clone(&records), config);
         Ok(Self::new(Parts { orchestrator, records, snapshots, ledger, observer, settings }))
     }

@@ -51,6 +51,10 @@ pub enum EventKind {
         files: u64,
         bytes: u64,
     },
+    /// A save found the files of the newest snapshot, and made no other.
+    SnapshotUnchanged {
+        stamp: Stamp,
+    },
     /// After all attempts. The work goes on, and the snapshots from before are as they were.
     SnapshotFailed {
         reason: String,

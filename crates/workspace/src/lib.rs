@@ -34,8 +34,8 @@ pub use house::Parts;
 pub use name::{InvalidName, ProviderName, WorkspaceName};
 pub use settings::Settings;
 pub use workspace::{
-    HandedOver, LastFiles, LeftBehind, METADATA, MoveOptions, OpenError, Pass, PhaseCommit, SetupError, Unavailable,
-    Unsaved, Workspace, WorkspaceError,
+    BroughtBack, HandedOver, LastFiles, LeftBehind, METADATA, MoveOptions, OpenError, Pass, PhaseCommit, SetupError,
+    Unavailable, Unsaved, Workspace, WorkspaceError,
 };
 pub use workspaces::{
     Abandoned, Attendance, Attended, Created, ORPHAN_GRACE, Orphan, SandboxCondition, Swept, WorkspaceView, Workspaces,

@@ -42,6 +42,9 @@ pub struct Settings {
     pub budget_look: Duration,
     /// So long after a workspace was made, whoever looks after it makes sure that there is a snapshot of it.
     pub first_snapshot_for: Duration,
+    /// Work that was touched is saved when the newest snapshot is older than this: at most so much is lost with a sandbox. Zero
+    /// saves at pauses, commits and changes of sandbox only.
+    pub save_interval: Duration,
     /// How long it may take to look for a commit.
     pub commit_patience: Duration,
     pub snapshot: SnapshotOptions,
@@ -66,6 +69,7 @@ impl Default for Settings {
             commit_look: Duration::from_secs(5),
             budget_look: MINUTE,
             first_snapshot_for: 10 * MINUTE,
+            save_interval: 10 * MINUTE,
             commit_patience: Duration::from_secs(10),
             snapshot: SnapshotOptions::default(),
         }

@@ -3,7 +3,7 @@
 
 mod places;
 
-use self::places::Place;
+use self::places::{ExposedSnapshot, Place};
 use crate::config::{Config, Overrides};
 use crate::runtime;
 use clap::Args;
@@ -22,7 +22,8 @@ const KEPT: &str = "snapshots and forks have a sandbox's files, not its memory: 
 Examples:
   sandbar doctor                     a readable list; exit code 0 when sandboxes can run
   sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, required, found, fix}], differences, limits,
-                                      workspaces: [{what, name, ok, found}]}
+                                      workspaces: [{what, name, ok, found}],
+                                      exposed_snapshots: [{workspace, snapshot, fix}]}
 
 Providers that do not answer within 10 seconds count as absent. They, the records and the objects matter for workspaces \
 only: the exit code is about this machine's sandboxes.")]
@@ -49,22 +50,25 @@ impl Doctor {
             }
         };
         let report = engine::probe::probe(&config.data);
-        let looked = runtime::block_on(async { Ok(places::look(&config, self.config.as_deref()).await) });
-        let places = match looked {
-            Ok(places) => places,
+        let looked = runtime::block_on(async {
+            Ok(tokio::join!(places::look(&config, self.config.as_deref()), places::find_exposed(&config)))
+        });
+        let (places, exposed) = match looked {
+            Ok(looked) => looked,
             Err(error) => {
                 eprintln!("sandbar: {error:#}");
                 return ExitCode::FAILURE;
             }
         };
         if self.json {
-            let findings = Findings { report: &report, limits: [KEPT], workspaces: &places };
+            let findings =
+                Findings { report: &report, limits: [KEPT], workspaces: &places, exposed_snapshots: &exposed };
             println!("{}", serde_json::to_string_pretty(&findings).expect("a report is plain data"));
         } else {
             let colours = colours_on(&stdout());
             print!("{}{}", describe(&report, colours), describe_differences(&report, colours));
             println!("note: {KEPT}\n\nworkspaces:");
-            print!("{}", describe_places(&places, colours));
+            print!("{}{}", describe_places(&places, colours), describe_exposed(&exposed, colours));
         }
         if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
@@ -76,6 +80,8 @@ struct Findings<'a> {
     report: &'a Report,
     limits: [&'static str; 1],
     workspaces: &'a [Place],
+    /// Snapshots that have the variables of their workspaces in plain text.
+    exposed_snapshots: &'a [ExposedSnapshot],
 }
 
 /// Colours are for people at a terminal who have not asked to be spared (<https://no-color.org>).
@@ -94,6 +100,16 @@ fn describe_places(places: &[Place], colours: bool) -> String {
         format!("{mark} {what:8}  {name:width$}  {found}\n")
     };
     places.iter().map(line).collect()
+}
+
+/// Snapshots of older programs that have secrets in them, and how to be rid of them.
+fn describe_exposed(exposed: &[ExposedSnapshot], colours: bool) -> String {
+    if exposed.is_empty() {
+        return String::new();
+    }
+    let head = painted(colours, "33", "snapshots that have the --env variables of their workspaces in plain text:");
+    let lines: String = exposed.iter().map(|ExposedSnapshot { fix, .. }| format!("  {fix}\n")).collect();
+    format!("\n{head}\n{lines}")
 }
 
 /// What an ordinary user's server does not have; nothing for root's.

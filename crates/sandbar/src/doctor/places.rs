@@ -16,6 +16,7 @@ use std::time::Duration;
 use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
 use workspace::provider::{LocalServer, Provider};
 use workspace::records::{DatabaseRecords, OrphanRecords as _};
+use workspace::snapshot::{ProjectId, Snapshots, Stamp};
 
 /// Whoever does not answer within this is not there.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,6 +48,35 @@ pub(super) async fn look(config: &Config, file: Option<&Path>) -> Vec<Place> {
     places.push(Place::new("records", workspaces.records.url.as_deref().unwrap_or("(a variable has it)"), records));
     places.push(Place::new("objects", workspaces.objects.url.as_deref().unwrap_or_default(), objects));
     places
+}
+
+/// A snapshot that has the variables of its workspace in plain text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct ExposedSnapshot {
+    workspace: String,
+    snapshot: String,
+    /// The command that deletes it.
+    pub(super) fix: String,
+}
+
+/// Looks for such snapshots. A store that does not answer in time is told of as absent anyway.
+pub(super) async fn find_exposed(config: &Config) -> Vec<ExposedSnapshot> {
+    let find = async {
+        let objects = config.workspaces().ok()?.objects;
+        let directory = objects.url.as_deref().and_then(|url| url.strip_prefix("file://"));
+        if directory.is_some_and(|directory| !Path::new(directory).exists()) {
+            return None;
+        }
+        let objects = objects.open(&config::variable).ok()?;
+        Snapshots::new(objects.within(PATIENCE)).find_environment_files().await.ok()
+    };
+    let found = tokio::time::timeout(PATIENCE, find).await.ok().flatten().unwrap_or_default();
+    let one = |(project, stamp): (ProjectId, Stamp)| ExposedSnapshot {
+        fix: format!("sandbar workspace snapshots {project} --delete {stamp}"),
+        workspace: project.to_string(),
+        snapshot: stamp.to_string(),
+    };
+    found.into_iter().map(one).collect()
 }
 
 impl Place {

@@ -1,11 +1,11 @@
 //! `sandbar workspace destroy`.
 
-use super::Session;
+use super::{Session, house};
 use crate::sandbox::ask;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::json;
-use workspace::{Unsaved, WorkspaceName};
+use workspace::{OpenError, Unsaved, WorkspaceName};
 
 /// End a workspace and its sandbox; its snapshots stay.
 #[derive(Args)]
@@ -14,8 +14,9 @@ Examples:
   sandbar workspace destroy shop             asks first
   sandbar workspace destroy shop --yes
   sandbar workspace destroy shop --yes --discard     also when its files cannot be saved any more
+  sandbar workspace destroy shop --purge             nothing stays: its snapshots are deleted, too; asks first
 
-Its files are saved before. Creating a workspace of the same name brings them back, and its dev server.")]
+Its files are saved before, unless with --purge. Creating a workspace of the same name brings them back, and its dev server.")]
 pub(super) struct Destroy {
     /// The workspace
     name: WorkspaceName,
@@ -25,10 +26,16 @@ pub(super) struct Destroy {
     /// Go on when the files cannot be saved: what changed since the last snapshot is lost
     #[arg(long)]
     discard: bool,
+    /// Delete all its snapshots, too; also those of a workspace that was destroyed before
+    #[arg(long, conflicts_with = "discard")]
+    purge: bool,
 }
 
 impl Destroy {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        if self.purge {
+            return self.purge(session).await;
+        }
         let question = format!("End workspace {} and its sandbox? Its files are saved before.", self.name);
         if !self.yes && !ask::confirmed(&format!("end workspace {}", self.name), &question)? {
             bail!("nothing was ended");
@@ -48,5 +55,40 @@ impl Destroy {
             Some(stamp) => format!("{} destroyed; snapshot {stamp} has its files", self.name),
             None => format!("{} destroyed", self.name),
         })?)
+    }
+
+    /// Ends it without saving, and deletes what was saved.
+    async fn purge(self, session: &Session) -> anyhow::Result<()> {
+        let Self { name, yes, .. } = self;
+        let workspaces = session.house.workspaces();
+        let view = match workspaces.show(&name).await {
+            Ok(view) => Some(view),
+            Err(OpenError::NotFound(_)) => None,
+            Err(error) => return Err(house::explain(error)),
+        };
+        let project = match &view {
+            Some(view) => view.project_id.clone(),
+            None => name.as_str().parse()?,
+        };
+        let snapshots = workspaces.snapshots_of(&project).await?.len();
+        if view.is_none() && snapshots == 0 {
+            return Err(house::explain(OpenError::NotFound(name)));
+        }
+        let question = format!("End workspace {name} and delete its files and all {snapshots} snapshots for good?");
+        if !yes && !ask::confirmed(&format!("delete workspace {name} and all its snapshots"), &question)? {
+            bail!("nothing was deleted");
+        }
+        if view.is_some() {
+            let workspace = session.house.enter(&name).await?;
+            session.house.progress().doing(format!("ending {name}"));
+            workspace.destroy(Unsaved::Unwanted).await?;
+        }
+        workspaces.remove_snapshots_of(&project).await?;
+        session.house.progress().done();
+        if session.show.json {
+            let done = json!({ "workspace": name, "destroyed": view.is_some(), "snapshots_deleted": snapshots });
+            return Ok(session.show.object(&done)?);
+        }
+        Ok(session.show.line(format!("{name} destroyed, and {snapshots} snapshots deleted"))?)
     }
 }

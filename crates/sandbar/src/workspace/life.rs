@@ -1,12 +1,13 @@
 //! `sandbar workspace pause`, `resume`, `move` and `rotate`.
 
-use super::snapshots::some;
-use super::{Session, house, pictures};
-use crate::sandbox::show::span;
+use super::look::Seen;
+use super::snapshots::{skipped_to_json, some};
+use super::{Session, pictures};
+use crate::sandbox::show::{printable, span};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use workspace::snapshot::FilePath;
-use workspace::{HandedOver, LeftBehind, MoveOptions, ProviderName, Workspace, WorkspaceName};
+use workspace::{BroughtBack, HandedOver, LeftBehind, MoveOptions, ProviderName, Workspace, WorkspaceName};
 
 /// Pause a workspace: its files are saved, its sandbox is stopped and kept.
 #[derive(Args)]
@@ -36,7 +37,8 @@ impl Pause {
 Examples:
   sandbar workspace resume shop
 
-When its sandbox is gone, it comes back in a new one with the files of its newest snapshot. Automatic pictures of its dev \
+When its sandbox is gone, it comes back in a new one with the files of its newest snapshot: stderr then says since when changes \
+are gone, and --json has `brought_back` {reason, snapshot, saved_at, skipped, notice}. Automatic pictures of its dev \
 server are taken afterwards, by a process of their own.")]
 pub(super) struct Resume {
     /// The workspace
@@ -48,20 +50,27 @@ impl Resume {
         let workspace = session.house.enter(&self.name).await?;
         session.house.progress().doing(format!("waking {}", self.name));
         session.house.leave_pictures();
-        workspace.resume().await?;
+        let back = workspace.resume().await?;
         session.house.leave().await;
         if session.house.pictures_left() {
             pictures::take_beside(&session.place, &self.name);
         }
-        told(session, &self.name, "runs").await
+        if !session.show.json {
+            tell_brought_back(session, back.as_deref());
+            return told(session, &self.name, "runs").await;
+        }
+        let mut object = Seen::one(session.house.workspaces(), &self.name).await?.object();
+        session.house.progress().done();
+        object["brought_back"] = brought_back_to_json(back.as_deref());
+        Ok(session.show.object(&object)?)
     }
 }
 
 pub(super) async fn told(session: &Session, name: &WorkspaceName, how: &str) -> anyhow::Result<()> {
-    let view = session.house.workspaces().show(name).await.map_err(house::explain)?;
+    let seen = Seen::one(session.house.workspaces(), name).await?;
     session.house.progress().done();
     match session.show.json {
-        true => session.show.object(&view)?,
+        true => session.show.object(&seen.object())?,
         false => session.show.line(format!("{name} {how}"))?,
     }
     Ok(())
@@ -126,6 +135,25 @@ impl Rotate {
     }
 }
 
+/// Says that the files are a snapshot's, and what is gone.
+fn tell_brought_back(session: &Session, back: Option<&BroughtBack>) {
+    if let Some(back) = back {
+        session.house.progress().tell(&printable(&back.notice));
+    }
+}
+
+fn brought_back_to_json(back: Option<&BroughtBack>) -> Value {
+    back.map_or(Value::Null, |BroughtBack { reason, notice, restored }| {
+        json!({
+            "reason": reason,
+            "snapshot": restored.stamp,
+            "saved_at": restored.stamp.time(),
+            "skipped": skipped_to_json(restored),
+            "notice": notice,
+        })
+    })
+}
+
 /// Names what the new sandbox will not have, while the old one still has it. A sandbox that does not answer is met again by what
 /// follows.
 async fn tell_excluded(session: &Session, workspace: &Workspace) {
@@ -146,11 +174,13 @@ fn handed_over(session: &Session, name: &WorkspaceName, new: &HandedOver) -> any
             "files": new.restored.files,
             "left_out": new.restored.left_out.iter().map(FilePath::text).collect::<Vec<_>>(),
             "fenced_ms": u64::try_from(new.fenced.as_millis()).unwrap_or(u64::MAX),
+            "brought_back": brought_back_to_json(new.brought_back.as_deref()),
             "left_behind": new.left_behind.as_ref().map(|LeftBehind { provider, sandbox, since }| {
                 json!({ "provider": provider, "sandboxID": sandbox, "since": since })
             }),
         }))?);
     }
+    tell_brought_back(session, new.brought_back.as_deref());
     let files = new.restored.files;
     Ok(session.show.line(format!(
         "{name} is at {} in sandbox {}, with {files} files, after {}",

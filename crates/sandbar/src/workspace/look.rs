@@ -17,11 +17,10 @@ starts it); ended: its sandbox is gone, and the next command brings it back with
 its own time was over; moving; setting_up.";
 
 /// What the records say, and what became of the sandbox.
-struct Seen {
+pub(super) struct Seen {
     view: WorkspaceView,
     /// In place of what the record says.
     state: State,
-    paused: bool,
 }
 
 /// How a workspace is, for people and programs.
@@ -30,6 +29,7 @@ struct Seen {
 enum State {
     SettingUp,
     Ready,
+    Paused,
     Moving,
     Stopped,
     Unreachable,
@@ -41,13 +41,22 @@ impl Seen {
         let state = match (view.state, condition) {
             (WorkspaceState::Ready, Some(SandboxCondition::Gone)) => State::Ended,
             (WorkspaceState::Ready, Some(SandboxCondition::Unreachable)) => State::Unreachable,
-            (WorkspaceState::Ready, _) => State::Ready,
+            (WorkspaceState::Ready, condition) => match view.paused || condition == Some(SandboxCondition::Paused) {
+                true => State::Paused,
+                false => State::Ready,
+            },
             (WorkspaceState::SettingUp, _) => State::SettingUp,
             (WorkspaceState::Moving, _) => State::Moving,
             (WorkspaceState::Stopped, _) => State::Stopped,
         };
-        let paused = view.paused || condition == Some(SandboxCondition::Paused);
-        Self { view, state, paused }
+        Self { view, state }
+    }
+
+    /// One of them.
+    pub(super) async fn one(workspaces: &Workspaces, name: &WorkspaceName) -> anyhow::Result<Self> {
+        let view = workspaces.show(name).await.map_err(house::explain)?;
+        let condition = workspaces.conditions(std::slice::from_ref(&view)).await.pop().flatten();
+        Ok(Self::of(view, condition))
     }
 
     async fn all(workspaces: &Workspaces, views: Vec<WorkspaceView>) -> Vec<Self> {
@@ -56,18 +65,18 @@ impl Seen {
     }
 
     /// For programs.
-    fn object(&self) -> Value {
+    pub(super) fn object(&self) -> Value {
         let mut object = json!(self.view);
         object["state"] = json!(self.state);
-        object["paused"] = json!(self.paused);
+        object["paused"] = json!(self.state == State::Paused);
         object
     }
 
     fn told(&self, show: Show) -> String {
         match self.state {
-            State::Ready if self.paused => show.paint(Colour::Yellow, "paused"),
+            State::Paused => show.paint(Colour::Yellow, "paused"),
             State::Ready => show.paint(Colour::Green, "ready"),
-            State::SettingUp => show.paint(Colour::Yellow, "not set up"),
+            State::SettingUp => show.paint(Colour::Yellow, "setting_up"),
             State::Moving => show.paint(Colour::Yellow, "moving"),
             State::Stopped => show.paint(Colour::Dim, "stopped"),
             State::Unreachable => show.paint(Colour::Red, "unreachable"),
@@ -154,13 +163,14 @@ pub(super) struct ShowOne {
 impl ShowOne {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspaces = session.house.workspaces();
-        let view = workspaces.show(&self.name).await.map_err(house::explain)?;
-        let Some(seen) = Seen::all(workspaces, vec![view]).await.pop() else { return Ok(()) };
+        let seen = Seen::one(workspaces, &self.name).await?;
         let show = session.show;
-        let runs = seen.state == State::Ready && !seen.paused;
+        let limits = workspaces.orchestrator().provider(&seen.view.provider).ok().map(|provider| provider.limits());
+        let runs = seen.state == State::Ready;
         let excluded = if runs { workspaces.excluded_folders(&seen.view).await } else { None };
         if show.json {
             let mut object = seen.object();
+            object["limits"] = json!(limits);
             object["left_out"] =
                 json!(excluded.map(|paths| paths.iter().map(|path| path.text().into_owned()).collect::<Vec<_>>()));
             return Ok(show.object(&object)?);
@@ -174,6 +184,9 @@ impl ShowOne {
             ("state", seen.told(show)),
             ("provider", view.provider.to_string()),
         ];
+        if let Some(limits) = &limits {
+            pairs.push(("limits", limits.to_string()));
+        }
         if let Some(sandbox) = &view.sandbox {
             pairs.push(("sandbox", printable(sandbox)));
         }
@@ -188,6 +201,9 @@ impl ShowOne {
         }
         if let Some(excluded) = excluded.filter(|paths| !paths.is_empty()) {
             pairs.push(("not kept", format!("{} (generated; absent after a change of sandbox)", some(&excluded))));
+        }
+        if let Some(saved) = view.saved_at {
+            pairs.push(("saved", moment(saved)));
         }
         pairs.push(("created", moment(view.created_at)));
         pairs.push(("ends", format!("{}{left}", moment(view.expires_at))));

@@ -7,7 +7,7 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, stdin};
-use workspace::snapshot::{FilePath, Listed, SnapshotCondition, Stamp, Which};
+use workspace::snapshot::{FilePath, Listed, Occasion, Restored, SnapshotCondition, Stamp, Which};
 use workspace::{OpenError, Unsaved, WorkspaceName, WorkspaceView};
 
 /// Save the files of a workspace.
@@ -15,24 +15,38 @@ use workspace::{OpenError, Unsaved, WorkspaceName, WorkspaceView};
 #[command(after_help = "\
 Examples:
   sandbar workspace snapshot shop
-  sandbar workspace snapshot shop --json     {key, files, bytes, sha256, left_out}
+  sandbar workspace snapshot shop --json     {key, unchanged, files, bytes, sha256, left_out}
 
 Folders that are seen to be generated are left out: node_modules beside a package.json, target beside a Cargo.toml, dist that \
-git ignores; `sandbar workspace show` lists them at any time. Everything else is kept. Five snapshots are kept.")]
+git ignores; `sandbar workspace show` lists them at any time. Everything else is kept. Where nothing has changed since the newest snapshot, no other is made.
+
+Five snapshots are kept (`keep_snapshots` and `keep_snapshots_days` under [objects] in the configuration), those of a phase \
+longer than those of a pause. Work is also saved by itself when the newest snapshot is older than ten minutes \
+(`save_every_minutes`).
+
+Values of --env must not be in snapshots, which are kept in plain text: a save that finds one in a file is refused and \
+names the file. The sandbox keeps the work meanwhile.")]
 pub(super) struct Snapshot {
     /// The workspace
     name: WorkspaceName,
+    /// Let snapshots of this workspace contain values of its --env variables, from now on
+    #[arg(long)]
+    allow_env_values: bool,
 }
 
 impl Snapshot {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspace = session.house.enter(&self.name).await?;
         session.house.progress().doing(format!("saving the files of {}", self.name));
+        if self.allow_env_values {
+            workspace.allow_env_values(true).await?;
+        }
         let saved = workspace.snapshot().await?;
         session.house.progress().done();
         if session.show.json {
             return Ok(session.show.object(&json!({
                 "key": saved.key,
+                "unchanged": saved.unchanged,
                 "files": saved.files,
                 "bytes": saved.bytes,
                 "sha256": saved.sha256,
@@ -45,7 +59,8 @@ impl Snapshot {
         if !saved.changed.is_empty() {
             eprintln!("sandbar: written to while they were read: {}", some(&saved.changed));
         }
-        session.show.line(format!("{}  {} files, {}", saved.stamp, saved.files, size(saved.bytes)))?;
+        let unchanged = if saved.unchanged { "; nothing has changed since, so no other was made" } else { "" };
+        session.show.line(format!("{}  {} files, {}{unchanged}", saved.stamp, saved.files, size(saved.bytes)))?;
         Ok(())
     }
 }
@@ -56,15 +71,42 @@ impl Snapshot {
 Examples:
   sandbar workspace snapshots shop
   sandbar workspace snapshots shop --json | jq -r '.[-1].key'
+  sandbar workspace snapshots shop --delete 20261116T000937Z
+  sandbar workspace snapshots shop --confirm-shrink
 
-Those of a workspace that was destroyed are listed too.")]
+Those of a workspace that was destroyed are listed too.
+
+A snapshot from before the tree lost more than half of its files or bytes is kept besides the others, until a newer one is as \
+large or --confirm-shrink says that it is meant to be so small.")]
 pub(super) struct List {
     /// The workspace
     name: WorkspaceName,
+    /// Delete this one for good, by its name or key
+    #[arg(long, value_name = "SNAPSHOT", value_parser = stamp)]
+    delete: Option<Stamp>,
+    /// Delete those that are kept only because the files were far more before
+    #[arg(long, conflicts_with = "delete")]
+    confirm_shrink: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
 }
 
 impl List {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        if let Some(stamp) = self.delete {
+            return self.delete(session, stamp).await;
+        }
+        if self.confirm_shrink {
+            let workspace = session.house.enter(&self.name).await?;
+            let removed = workspace.confirm_shrink().await?.snapshots;
+            session.house.progress().done();
+            match session.show.json {
+                true => session.show.object(&json!({ "workspace": self.name, "deleted": removed }))?,
+                false => session.show.line(format!("{} deleted", count(removed.len(), "snapshot")))?,
+            }
+            return Ok(());
+        }
         let listed = match session.house.workspaces().show(&self.name).await {
             Ok(view) => session.house.workspaces().snapshots_of(&view.project_id).await?,
             // Snapshots outlive the workspace, whose project has its name.
@@ -86,41 +128,90 @@ impl List {
             return Ok(());
         }
         let row = |listed: &Listed| {
-            let when = local_time(&listed.created_at.to_string());
+            let when = local_time(&listed.saved_at.to_string());
             match &listed.condition {
                 SnapshotCondition::Whole { files, bytes, verified, .. } => vec![
                     listed.stamp.to_string(),
                     when,
+                    why(listed.occasion).to_owned(),
                     files.to_string(),
                     size(*bytes),
-                    match verified {
-                        true => show.paint(Colour::Green, "whole"),
-                        false => show.paint(Colour::Yellow, "whole, not verified yet"),
+                    match (verified, listed.environment_files.is_empty()) {
+                        (_, false) => show.paint(Colour::Red, "has the --env variables in plain text; delete it"),
+                        (true, true) => show.paint(Colour::Green, "whole"),
+                        (false, true) => show.paint(Colour::Yellow, "whole, not verified yet"),
                     },
                 ],
                 SnapshotCondition::Damaged { reason } => {
                     let damaged = format!("damaged: {}", printable(reason));
-                    vec![listed.stamp.to_string(), when, "-".into(), "-".into(), show.paint(Colour::Red, &damaged)]
+                    vec![
+                        listed.stamp.to_string(),
+                        when,
+                        "-".into(),
+                        "-".into(),
+                        "-".into(),
+                        show.paint(Colour::Red, &damaged),
+                    ]
                 }
             }
         };
         let rows: Vec<Vec<String>> = listed.iter().map(row).collect();
-        Ok(show.table(&["SNAPSHOT", "SAVED", "FILES", "SIZE", ""], &rows)?)
+        Ok(show.table(&["SNAPSHOT", "SAVED", "FOR", "FILES", "SIZE", ""], &rows)?)
+    }
+}
+
+impl List {
+    async fn delete(&self, session: &Session, stamp: Stamp) -> anyhow::Result<()> {
+        let name = &self.name;
+        let question = format!("Delete snapshot {stamp} of {name} for good?");
+        if !self.yes && !ask::confirmed(&format!("delete snapshot {stamp} of {name}"), &question)? {
+            bail!("nothing was deleted");
+        }
+        let workspaces = session.house.workspaces();
+        let deleted = match workspaces.show(name).await {
+            Ok(_) => session.house.enter(name).await?.delete_snapshot(stamp).await?,
+            Err(OpenError::NotFound(_)) => workspaces.delete_snapshot_of(&name.as_str().parse()?, stamp).await?,
+            Err(error) => return Err(house::explain(error)),
+        };
+        session.house.progress().done();
+        if !deleted {
+            bail!("{name} has no snapshot {stamp}; `sandbar workspace snapshots {name}` lists those there are");
+        }
+        match session.show.json {
+            true => session.show.object(&json!({ "workspace": name, "deleted": [stamp] }))?,
+            false => session.show.line(format!("{stamp} deleted"))?,
+        }
+        Ok(())
     }
 }
 
 fn to_json(listed: &Listed) -> Value {
-    let Listed { stamp, key, created_at, condition } = listed;
+    let Listed { stamp, key, created_at, saved_at, occasion, environment_files, condition } = listed;
+    let exposed = !environment_files.is_empty();
     match condition {
         SnapshotCondition::Whole { files, bytes, sha256, verified } => json!({
-            "snapshot": stamp, "key": key, "files": files, "bytes": bytes, "sha256": sha256,
-            "created_at": created_at, "verified": verified,
+            "snapshot": stamp, "key": key, "files": files, "bytes": bytes, "sha256": sha256, "created_at": created_at,
+            "saved_at": saved_at, "occasion": occasion, "has_env_values": exposed, "verified": verified,
         }),
         SnapshotCondition::Damaged { reason } => json!({
-            "snapshot": stamp, "key": key, "files": null, "bytes": null, "sha256": null,
-            "created_at": created_at, "verified": false, "reason": reason,
+            "snapshot": stamp, "key": key, "files": null, "bytes": null, "sha256": null, "created_at": created_at,
+            "saved_at": saved_at, "occasion": occasion, "has_env_values": exposed, "verified": false, "reason": reason,
         }),
     }
+}
+
+/// Why a snapshot was taken.
+fn why(occasion: Occasion) -> &'static str {
+    match occasion {
+        Occasion::Interval => "interval",
+        Occasion::Stop => "stop",
+        Occasion::Requested => "request",
+        Occasion::Phase => "phase",
+    }
+}
+
+fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
 /// Bring a workspace back to the files of a snapshot.
@@ -171,14 +262,15 @@ impl Restore {
         let unsaved = if self.discard { Unsaved::Discard } else { Unsaved::Keep };
         let restored = workspace.restore_with(self.snapshot.map_or(Which::Newest, Which::Exactly), unsaved).await?;
         session.house.progress().done();
-        let skipped = |(stamp, flaw): &(Stamp, workspace::snapshot::Flaw)| json!({ "snapshot": stamp, "reason": flaw.to_string() });
         if session.show.json {
             return Ok(session.show.object(&json!({
                 "workspace": self.name,
                 "key": restored.key,
+                "snapshot": restored.stamp,
+                "saved_at": restored.stamp.time(),
                 "files": restored.files,
                 "left_out": restored.left_out.iter().map(FilePath::text).collect::<Vec<_>>(),
-                "skipped": restored.skipped_generations.iter().map(skipped).collect::<Vec<_>>(),
+                "skipped": skipped_to_json(&restored),
             }))?);
         }
         for (stamp, flaw) in &restored.skipped_generations {
@@ -228,6 +320,12 @@ impl Restore {
         };
         Ok(format!("{name} gets snapshot {} of {saved} ({content}): {replaced}", chosen.stamp))
     }
+}
+
+/// Newer snapshots that were passed over, and why.
+pub(super) fn skipped_to_json(restored: &Restored) -> Value {
+    let each = restored.skipped_generations.iter();
+    each.map(|(stamp, flaw)| json!({ "snapshot": stamp, "reason": flaw.to_string() })).collect()
 }
 
 /// A few of them.

@@ -109,6 +109,7 @@ fn describe(name: &WorkspaceName, kind: &EventKind) -> Told {
     match kind {
         EventKind::Created { provider, sandbox } => Told::Step(format!("sandbox {sandbox} at {provider} is set up")),
         EventKind::SnapshotSaved { files, .. } => Told::Step(format!("snapshot of {files} files saved")),
+        EventKind::SnapshotUnchanged { stamp } => Told::Step(format!("nothing has changed since snapshot {stamp}")),
         EventKind::SnapshotFailed { reason } => Told::Worry(format!("no snapshot was saved: {reason}")),
         EventKind::DevServerReady { port, .. } => Told::Step(format!("the dev server answers on port {port}")),
         EventKind::DevServerFailed { reason } => Told::Worry(format!("the dev server does not run: {reason}")),

@@ -67,6 +67,16 @@ pub struct ObjectsConfig {
     /// by name. What git tracks is kept in any case.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leave_out: Vec<FolderName>,
+    /// How many snapshots of a workspace are kept; absent: 5.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_snapshots: Option<usize>,
+    /// Those of so many last days are kept besides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_snapshots_days: Option<u64>,
+    /// Work in a sandbox is saved when the newest snapshot is older than so many minutes; absent: 10. 0 saves at pauses,
+    /// commits and changes of sandbox only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_every_minutes: Option<u64>,
     /// Folders that snapshots keep although they are seen to be generated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub keep: Vec<FolderName>,

@@ -8,6 +8,7 @@ mod placement;
 mod plan;
 mod resources;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -176,6 +177,17 @@ pub struct Limits {
     pub creations_per_minute: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minutes_per_month: Option<u64>,
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.ephemeral, self.paused)?;
+        if let Some(seconds) = self.longest_lifetime_seconds {
+            let longest = jiff::SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+            write!(f, "; a sandbox lives for {longest:#} at most, then another takes its place")?;
+        }
+        Ok(())
+    }
 }
 
 /// For anything but making a sandbox: a service that is there answers by then.

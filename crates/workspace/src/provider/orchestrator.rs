@@ -170,7 +170,8 @@ impl Orchestrator {
         let template = request.template.as_deref().unwrap_or_else(|| provider.template());
         let lifetime = provider.plan().lifetime(request.lifetime);
         let lifetime = longest.map_or(lifetime, |longest| lifetime.min(Duration::from_secs(longest)));
-        let mut create = Create::template(template).timeout(lifetime);
+        // Its end may come while no process is there to extend it: a sandbox that is paused keeps what no snapshot has.
+        let mut create = Create::template(template).timeout(lifetime).pause_on_timeout();
         for (name, value) in &request.env {
             create = create.env(name, value.expose());
         }

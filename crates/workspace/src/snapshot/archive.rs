@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use super::digest::{Digest, Hasher};
 use super::manifest::{Entry, FilePath, Kind};
+use super::values::{EnvValues, ExposedFile};
 
 const BLOCK: usize = 512;
 const BUFFER: usize = 128 * 1024;
@@ -31,13 +32,15 @@ pub(crate) struct Contents {
     pub(crate) entries: Vec<Entry>,
     pub(crate) files: u64,
     pub(crate) bytes: u64,
+    /// Files that contain values which must not be in an archive.
+    pub(crate) exposed: Vec<ExposedFile>,
 }
 
-/// Reads a whole archive. Blocks.
+/// Reads a whole archive, and searches it for values that must not be in it. Blocks.
 ///
 /// # Errors
 /// For anything that is not a whole archive as our `tar` makes them.
-pub(crate) fn read(compressed: impl Read) -> io::Result<Contents> {
+pub(crate) fn read(compressed: impl Read, values: &EnvValues) -> io::Result<Contents> {
     let mut archive = io::BufReader::with_capacity(BUFFER, MultiGzDecoder::new(compressed));
     let mut contents = Contents::default();
     // Where a hard link finds what it shares.
@@ -61,7 +64,10 @@ pub(crate) fn read(compressed: impl Read) -> io::Result<Contents> {
             }
             continue;
         }
-        let entry = entry(header, std::mem::take(&mut extensions), &mut archive, &known)?;
+        let (entry, variables) = entry(header, std::mem::take(&mut extensions), &mut archive, &known, values)?;
+        if !variables.is_empty() {
+            contents.exposed.push(ExposedFile { path: entry.path.clone(), variables });
+        }
         if let Some(content) = entry.kind.content() {
             known.insert(entry.path.as_bytes().to_vec(), content);
             contents.files += 1;
@@ -79,7 +85,8 @@ fn entry(
     extensions: Extensions,
     archive: &mut impl Read,
     known: &HashMap<Vec<u8>, (u64, Digest)>,
-) -> io::Result<Entry> {
+    values: &EnvValues,
+) -> io::Result<(Entry, Vec<String>)> {
     let path = relative(extensions.path.unwrap_or_else(|| header.path_bytes().into_owned()));
     let link = extensions.link.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
     let target = || link.clone().ok_or_else(|| broken("a link has no target"));
@@ -87,8 +94,13 @@ fn entry(
         Some(size) => size,
         None => header.entry_size()?,
     };
+    let mut variables = Vec::new();
     let kind = match header.entry_type() {
-        tar::EntryType::Regular | tar::EntryType::Continuous => Kind::File { size, sha256: digest(archive, size)? },
+        tar::EntryType::Regular | tar::EntryType::Continuous => {
+            let (sha256, found) = content(archive, size, values)?;
+            variables = found;
+            Kind::File { size, sha256 }
+        }
         tar::EntryType::Link => {
             let to = relative(target()?);
             let (size, sha256) = *known.get(&to).ok_or_else(|| broken("a hard link comes before its file"))?;
@@ -104,7 +116,7 @@ fn entry(
     let name = |extended: Option<String>, short: Option<&[u8]>| {
         extended.unwrap_or_else(|| short.map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default())
     };
-    Ok(Entry {
+    let entry = Entry {
         path: FilePath::new(path),
         mode: header.mode()? & 0o7777,
         uid: extensions.uid.map_or_else(|| header.uid(), Ok)?,
@@ -113,7 +125,8 @@ fn entry(
         group: name(extensions.group, header.groupname_bytes()),
         xattrs: extensions.xattrs,
         kind,
-    })
+    };
+    Ok((entry, variables))
 }
 
 /// The records of an extended header that say what the next header cannot.
@@ -190,8 +203,10 @@ fn body(archive: &mut impl Read, size: u64) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-fn digest(archive: &mut impl Read, size: u64) -> io::Result<Digest> {
+/// The digest of a file's content, and the variables whose values are in it.
+fn content(archive: &mut impl Read, size: u64, values: &EnvValues) -> io::Result<(Digest, Vec<String>)> {
     let mut hasher = Hasher::default();
+    let mut search = values.search();
     let mut left = size;
     let mut buffer = [0; 64 * 1024];
     while left > 0 {
@@ -201,10 +216,11 @@ fn digest(archive: &mut impl Read, size: u64) -> io::Result<Digest> {
             return Err(broken("a file is cut off"));
         }
         hasher.update(&buffer[..count]);
+        search.push(&buffer[..count]);
         left -= count as u64;
     }
     skip_padding(archive, size)?;
-    Ok(hasher.finish())
+    Ok((hasher.finish(), search.finish()))
 }
 
 fn skip_padding(archive: &mut impl Read, size: u64) -> io::Result<()> {
@@ -288,7 +304,7 @@ mod tests {
 
     #[test]
     fn an_archive_says_what_is_in_it() {
-        let contents = read(&compressed(&archive())[..]).expect("an archive");
+        let contents = read(&compressed(&archive())[..], &EnvValues::default()).expect("an archive");
         assert_eq!((contents.files, contents.bytes), (2, 5));
         let sha256 = Digest::of(b"hello");
         let seen: Vec<_> = contents.entries.iter().map(|entry| (entry.path.text().into_owned(), &entry.kind)).collect();
@@ -307,15 +323,22 @@ mod tests {
     fn damage_is_seen_wherever_it_is() {
         let whole = compressed(&archive());
         for end in 0..whole.len() {
-            assert!(read(&whole[..end]).is_err(), "cut off after {end} of {} bytes", whole.len());
+            assert!(
+                read(&whole[..end], &EnvValues::default()).is_err(),
+                "cut off after {end} of {} bytes",
+                whole.len()
+            );
         }
         let blocks = archive();
         for end in (0..4 * BLOCK).step_by(BLOCK) {
-            assert!(read(&compressed(&blocks[..end])[..]).is_err(), "cut off after {end} bytes of blocks");
+            assert!(
+                read(&compressed(&blocks[..end])[..], &EnvValues::default()).is_err(),
+                "cut off after {end} bytes of blocks"
+            );
         }
         let mut damaged = blocks;
         damaged[3] ^= 1;
-        assert!(read(&compressed(&damaged)[..]).is_err(), "a header's checksum is looked at");
+        assert!(read(&compressed(&damaged)[..], &EnvValues::default()).is_err(), "a header's checksum is looked at");
     }
 
     #[test]

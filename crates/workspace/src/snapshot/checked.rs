@@ -13,24 +13,31 @@ use super::Snapshots;
 use super::digest::{Digest, Hasher};
 use super::key::{self, ProjectId, Stamp};
 use super::listing::{Condition, Object};
+use super::occasion::Occasion;
 use super::restore::Flaw;
 use super::store::StoreError;
 use crate::chain::chain;
 
-/// What reading an archive showed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What reading an archive showed, and what was found out since.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Check {
     /// The object that was read.
     tag: Option<String>,
     at: Timestamp,
     /// What was wrong with it; nothing when it was whole.
-    flaw: Option<String>,
+    pub(super) flaw: Option<String>,
+    /// A save found the same files then, and made no other snapshot.
+    #[serde(default)]
+    pub(super) same_at: Option<Timestamp>,
+    /// Why that was.
+    #[serde(default)]
+    pub(super) occasion: Option<Occasion>,
 }
 
 impl Check {
-    /// What it says of the object that is there now; none when it is about another.
-    pub(super) fn of(self, object: &Object) -> Option<Result<(), String>> {
-        (self.tag == object.tag).then(|| self.flaw.map_or(Ok(()), Err))
+    /// Whether it is about the object that is there now.
+    pub(super) fn is_of(&self, object: &Object) -> bool {
+        self.tag == object.tag
     }
 }
 
@@ -74,7 +81,18 @@ impl Snapshots {
         flaw: Option<String>,
     ) {
         let Some(object) = object else { return };
-        let check = Check { tag: object.tag.clone(), at: Timestamp::now(), flaw };
+        let before = self.check_of(project, stamp).await.unwrap_or_default();
+        self.put_check(project, stamp, Check { tag: object.tag.clone(), at: Timestamp::now(), flaw, ..before }).await;
+    }
+
+    /// Remembers that a save found the files of a snapshot, which gets the weightiest of all reasons it was wanted for.
+    pub(super) async fn note_same(&self, project: &ProjectId, stamp: Stamp, occasion: Occasion, now: Timestamp) {
+        let Some(before) = self.check_of(project, stamp).await else { return };
+        let occasion = before.occasion.max(Some(occasion));
+        self.put_check(project, stamp, Check { same_at: Some(now), occasion, ..before }).await;
+    }
+
+    async fn put_check(&self, project: &ProjectId, stamp: Stamp, check: Check) {
         let text = serde_json::to_vec(&check).expect("names and numbers can be written as JSON");
         if let Err(error) = self.objects.put(&key::check(project, stamp), text.into()).await {
             warn!(%stamp, error = %chain(&error), "what a look at a snapshot showed was not remembered");

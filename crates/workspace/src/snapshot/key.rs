@@ -125,6 +125,11 @@ impl From<Stamp> for String {
     }
 }
 
+/// Under which all projects are.
+pub(crate) fn root() -> Key {
+    Key::from("projects")
+}
+
 /// Under which all is that the store keeps for a project.
 pub(crate) fn everything(project: &ProjectId) -> Key {
     Key::from_iter(["projects", project.as_str()])

@@ -6,9 +6,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Snapshots;
+use super::checked::Check;
 use super::digest::Digest;
 use super::key::{self, Part, ProjectId, Stamp};
-use super::manifest::{FORMAT, Manifest};
+use super::manifest::{FORMAT, FilePath, Manifest};
+use super::occasion::Occasion;
+use super::retention::{Generation, TreeSize};
 use super::store::StoreError;
 
 /// A snapshot that exists.
@@ -18,6 +21,12 @@ pub struct Listed {
     /// The archive's key in the store.
     pub key: String,
     pub created_at: Timestamp,
+    /// When the files were last seen to be these: a save that finds nothing new makes no other snapshot.
+    pub saved_at: Timestamp,
+    pub occasion: Occasion,
+    /// Files in it that have the workspace's variables in plain text: sessions of an older program.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub environment_files: Vec<FilePath>,
     pub condition: Condition,
 }
 
@@ -72,6 +81,13 @@ impl Generations {
     }
 }
 
+/// What manifest and notes say of a snapshot.
+pub(super) struct Described {
+    pub(super) generation: Generation,
+    environment_files: Vec<FilePath>,
+    pub(super) condition: Condition,
+}
+
 /// Why a manifest is of no use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ManifestError {
@@ -90,12 +106,31 @@ impl Snapshots {
         let generations = self.generations(project).await?;
         let mut listed = Vec::new();
         for stamp in generations.committed() {
-            // Somebody pruned meanwhile.
-            let Some(condition) = self.condition(project, &generations, stamp).await? else { continue };
+            // Another process pruned meanwhile.
+            let Some(found) = self.describe(project, &generations, stamp).await? else { continue };
+            let Described { generation: Generation { saved_at, occasion, .. }, environment_files, condition } = found;
             let key = key::archive(project, stamp).to_string();
-            listed.push(Listed { stamp, key, created_at: stamp.time(), condition });
+            let created_at = stamp.time();
+            listed.push(Listed { stamp, key, created_at, saved_at, occasion, environment_files, condition });
         }
         Ok(listed)
+    }
+
+    /// Snapshots of all projects that have a workspace's variables in plain text: sessions of an older program wrote them down.
+    ///
+    /// # Errors
+    /// When the store is in trouble.
+    pub async fn find_environment_files(&self) -> Result<Vec<(ProjectId, Stamp)>, StoreError> {
+        let objects = self.objects.list(&key::root()).await?;
+        let projects: BTreeSet<ProjectId> =
+            objects.iter().filter_map(|object| object.location.parts().nth(1)?.as_ref().parse().ok()).collect();
+        let mut found = Vec::new();
+        for project in projects {
+            let listed = self.list(&project).await?;
+            let exposed = listed.into_iter().filter(|listed| !listed.environment_files.is_empty());
+            found.extend(exposed.map(|listed| (project.clone(), listed.stamp)));
+        }
+        Ok(found)
     }
 
     /// What can be said of one snapshot; none when it does not exist any more.
@@ -105,27 +140,50 @@ impl Snapshots {
         generations: &Generations,
         stamp: Stamp,
     ) -> Result<Option<Condition>, StoreError> {
+        Ok(self.describe(project, generations, stamp).await?.map(|described| described.condition))
+    }
+
+    /// The same, with what decides how long it is kept.
+    pub(super) async fn describe(
+        &self,
+        project: &ProjectId,
+        generations: &Generations,
+        stamp: Stamp,
+    ) -> Result<Option<Described>, StoreError> {
+        let damaged = |reason| Described {
+            generation: Generation { stamp, saved_at: stamp.time(), occasion: Occasion::default(), tree: None },
+            environment_files: Vec::new(),
+            condition: Condition::Damaged { reason },
+        };
         let manifest = match self.manifest(project, stamp).await {
             Ok(manifest) => manifest,
             Err(ManifestError::Store(StoreError::NotFound { .. })) => return Ok(None),
             Err(ManifestError::Store(error)) => return Err(error),
-            Err(ManifestError::Unreadable(reason)) => return Ok(Some(Condition::Damaged { reason })),
+            Err(ManifestError::Unreadable(reason)) => return Ok(Some(damaged(reason))),
         };
-        let Manifest { files, archive, .. } = manifest;
-        Ok(Some(match generations.archive(stamp) {
-            Some(object) if object.size == archive.bytes => {
-                let checked = self.check_of(project, stamp).await.and_then(|check| check.of(object));
-                let (bytes, sha256) = (object.size, archive.sha256);
-                match checked {
-                    Some(Err(reason)) => Condition::Damaged { reason },
-                    known => Condition::Whole { files, bytes, sha256, verified: known.is_some() },
-                }
-            }
+        let environment_files = manifest.environment_files().cloned().collect();
+        let Manifest { files, bytes, archive, occasion, .. } = manifest;
+        let object = match generations.archive(stamp) {
+            Some(object) if object.size == archive.bytes => object,
             Some(Object { size, .. }) => {
-                Condition::Damaged { reason: format!("the archive has {size} bytes instead of {}", archive.bytes) }
+                return Ok(Some(damaged(format!("the archive has {size} bytes instead of {}", archive.bytes))));
             }
-            None => Condition::Damaged { reason: "the archive is missing".to_owned() },
-        }))
+            None => return Ok(Some(damaged("the archive is missing".to_owned()))),
+        };
+        let check = self.check_of(project, stamp).await.filter(|check| check.is_of(object));
+        let verified = check.is_some();
+        let Check { flaw, same_at, occasion: since, .. } = check.unwrap_or_default();
+        if let Some(reason) = flaw {
+            return Ok(Some(damaged(reason)));
+        }
+        let generation = Generation {
+            stamp,
+            saved_at: same_at.unwrap_or_else(|| stamp.time()),
+            occasion: since.map_or(occasion, |since| since.max(occasion)),
+            tree: Some(TreeSize { files, bytes }),
+        };
+        let condition = Condition::Whole { files, bytes: object.size, sha256: archive.sha256, verified };
+        Ok(Some(Described { generation, environment_files, condition }))
     }
 
     /// How much the store keeps for a project: archives, and what is left of interrupted work.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use super::key::{ProjectId, Stamp};
+use super::occasion::Occasion;
 
 /// The only form there is; a reader refuses others.
 pub(crate) const FORMAT: u32 = 1;
@@ -29,7 +30,41 @@ pub struct Manifest {
     pub left_out: Vec<FilePath>,
     /// Files that were written to while they were read: the archive has some state of them, and the entries say which.
     pub changed: Vec<FilePath>,
+    /// Why it was taken. It may have got a weightier reason since.
+    #[serde(default)]
+    pub occasion: Occasion,
+    /// The archive was searched for values of the workspace's variables and has none, unless the workspace allows it.
+    #[serde(default)]
+    pub searched: bool,
     pub entries: Vec<Entry>,
+}
+
+impl Manifest {
+    /// Session files of an older program, which have the workspace's variables in plain text.
+    pub fn environment_files(&self) -> impl Iterator<Item = &FilePath> {
+        let is_one = |path: &&FilePath| {
+            let path = path.as_bytes();
+            path.starts_with(b".sandbar/") && (path.ends_with(b"/env") || path.ends_with(b".env"))
+        };
+        self.entries.iter().map(|entry| &entry.path).filter(|_| !self.searched).filter(is_one)
+    }
+
+    /// Whether this snapshot brings back the tree of another, and knows of all folders that are not in it. Times of modification
+    /// are not compared.
+    pub(super) fn has_same_tree(&self, other: &Self) -> bool {
+        let sorted = |manifest: &Self| {
+            let mut entries: Vec<Entry> = manifest.entries.clone();
+            entries.sort_by(|one, other| one.path.cmp(&other.path));
+            entries
+        };
+        // Of extended attributes only the names are known.
+        let unsure = self.entries.iter().any(|entry| !entry.xattrs.is_empty());
+        (self.root == other.root && self.owners == other.owners && self.files == other.files)
+            && self.bytes == other.bytes
+            && (!unsure || self.archive == other.archive)
+            && other.left_out.iter().all(|path| self.left_out.contains(path))
+            && sorted(self) == sorted(other)
+    }
 }
 
 /// The archive as an object.

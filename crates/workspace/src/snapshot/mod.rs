@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! save      sandbox: tar | gzip ──► archive (one object) ──► manifest (the snapshot exists) ──► looked at ──► prune
-//!                                    └─ read on the way: name, mode, size, digest of every file
+//!                                    └─ read on the way: name, mode, size, digest of every file; values that must not be in it
+//!                                    └─ the same files as in the newest snapshot: no other one is made
 //! prune     manifest (it exists no more) ──► archive
 //! restore   archive ──► sandbox: unpacked beside the old files ──► every file verified ──► swapped by renaming
 //!                        └─ anything wrong with the snapshot: the one before it
@@ -25,12 +26,15 @@ mod key;
 mod left_out;
 mod listing;
 mod manifest;
+mod occasion;
 mod prune;
 mod restore;
+mod retention;
 mod save;
 mod script;
 mod store;
 mod upload;
+mod values;
 mod verify;
 
 use std::collections::HashMap;
@@ -45,11 +49,13 @@ pub use listing::{Condition as SnapshotCondition, Listed};
 pub use manifest::{ArchiveFacts, Entry, FilePath, Kind, Manifest};
 /// The name of an object in a store.
 pub use object_store::path::Path as ObjectKey;
+pub use occasion::Occasion;
 pub use prune::Pruned;
 pub use restore::{Flaw, RestoreError, Restored, Which};
 pub use save::{SaveError, Saved, SnapshotOptions};
 pub use store::{Condition, ConditionalPuts, Objects, S3Config, StoreError};
 pub use upload::Upload;
+pub use values::{EnvValues, ExposedFile};
 
 use script::Patience;
 
@@ -66,6 +72,8 @@ pub struct Settings {
     pub longest: Duration,
     /// How many snapshots of a project are kept. At least one is.
     pub keep: usize,
+    /// Younger ones are kept besides.
+    pub keep_for: Duration,
 }
 
 impl Default for Settings {
@@ -76,6 +84,7 @@ impl Default for Settings {
             silence: Duration::from_secs(120),
             longest: Duration::from_secs(3600),
             keep: 5,
+            keep_for: Duration::ZERO,
         }
     }
 }

@@ -1,11 +1,14 @@
 //! Removes old snapshots. The manifest goes first: from then on the snapshot does not exist, and what is left of it is an
 //! archive that nothing speaks of, which the next prune removes.
 
+use jiff::Timestamp;
 use object_store::ObjectMeta;
+use serde::{Deserialize, Serialize};
 
 use super::Snapshots;
 use super::key::{self, Part, ProjectId, Stamp};
-use super::listing::{Condition, Generations};
+use super::listing::Generations;
+use super::retention::Retention;
 use super::store::StoreError;
 use crate::faults::{Point, reach};
 
@@ -18,9 +21,18 @@ pub struct Pruned {
     pub orphans: Vec<Stamp>,
 }
 
+/// Where it is remembered that a person confirmed a shrink of the tree.
+const CONFIRMED: &str = "shrink.json";
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Confirmed {
+    /// The newest snapshot at that time: those before it are not kept for being larger.
+    at: Option<Stamp>,
+}
+
 impl Snapshots {
-    /// Removes all snapshots of a project that are older than the `keep` newest whole ones (one at least is kept), and what
-    /// interrupted work left behind. One that is damaged does not count: it cannot be restored.
+    /// Removes the snapshots of a project beyond the `keep` that are worth most (`retention`), and what interrupted work left
+    /// behind. One that is damaged does not count: it cannot be restored.
     ///
     /// # Errors
     /// When the store is in trouble; calling again goes on.
@@ -38,17 +50,8 @@ impl Snapshots {
         let generations = self.generations(project).await?;
         reach(Point::PruneListed).await;
         let mut pruned = Pruned::default();
-        let oldest = self.oldest_kept(project, &generations, keep.max(1)).await?;
-        for stamp in generations.committed().take_while(|stamp| Some(*stamp) < oldest) {
-            if Some(stamp) == spare {
-                continue;
-            }
-            // First what is known of it: nothing else would ever remove that.
-            self.objects.delete(&key::check(project, stamp)).await?;
-            self.objects.delete(&key::manifest(project, stamp)).await?;
-            reach(Point::PruneManifestDeleted).await;
-            self.objects.delete(&key::archive(project, stamp)).await?;
-            reach(Point::PruneArchiveDeleted).await;
+        for stamp in self.select_removable(project, &generations, keep.max(1), spare).await? {
+            self.delete_one(project, stamp).await?;
             pruned.snapshots.push(stamp);
         }
         // One that is newer than every snapshot may be about to become one, in a process that has the lease.
@@ -77,27 +80,62 @@ impl Snapshots {
         self.objects.sweep(&key::folder(project)).await.map(drop)
     }
 
-    /// The last of the newest whole snapshots that are kept; none when there are not that many.
-    async fn oldest_kept(
+    /// Removes one snapshot. False when there is none of that name.
+    ///
+    /// # Errors
+    /// When the store is in trouble; calling again goes on.
+    pub async fn delete(&self, project: &ProjectId, stamp: Stamp) -> Result<bool, StoreError> {
+        let _turn = self.turn(project).await;
+        let exists = self.generations(project).await?.committed().any(|there| there == stamp);
+        if exists {
+            self.delete_one(project, stamp).await?;
+        }
+        Ok(exists)
+    }
+
+    /// Remembers that the tree is meant to be as small as it is in the newest snapshot, and removes those that were kept
+    /// because it had shrunk.
+    ///
+    /// # Errors
+    /// When the store is in trouble; calling again goes on.
+    pub async fn confirm_shrink(&self, project: &ProjectId) -> Result<Pruned, StoreError> {
+        let _turn = self.turn(project).await;
+        let at = self.newest(project).await?;
+        let text = serde_json::to_vec(&Confirmed { at }).expect("a text can be written as JSON");
+        self.put_beside(project, CONFIRMED, text.into()).await?;
+        self.prune_in_turn(project, self.settings.keep, None).await
+    }
+
+    async fn delete_one(&self, project: &ProjectId, stamp: Stamp) -> Result<(), StoreError> {
+        // First what is known of it: nothing else would ever remove that.
+        self.objects.delete(&key::check(project, stamp)).await?;
+        self.objects.delete(&key::manifest(project, stamp)).await?;
+        reach(Point::PruneManifestDeleted).await;
+        self.objects.delete(&key::archive(project, stamp)).await?;
+        reach(Point::PruneArchiveDeleted).await;
+        Ok(())
+    }
+
+    async fn select_removable(
         &self,
         project: &ProjectId,
         generations: &Generations,
         keep: usize,
-    ) -> Result<Option<Stamp>, StoreError> {
+        spare: Option<Stamp>,
+    ) -> Result<Vec<Stamp>, StoreError> {
         // Nothing is to be removed, so that nothing need be read.
         if generations.committed().count() <= keep {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        let mut whole = 0;
-        for stamp in generations.committed().rev() {
-            if matches!(self.condition(project, generations, stamp).await?, Some(Condition::Whole { .. })) {
-                whole += 1;
-            }
-            if whole == keep {
-                return Ok(Some(stamp));
-            }
+        let mut all = Vec::new();
+        for stamp in generations.committed() {
+            all.extend(self.describe(project, generations, stamp).await?.map(|described| described.generation));
         }
-        Ok(None)
+        let confirmed = self.get_beside(project, CONFIRMED).await?;
+        let confirmed: Confirmed = confirmed.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let keep_for = self.settings.keep_for;
+        let retention = Retention { keep, keep_for, spare, shrink_confirmed: confirmed.at };
+        Ok(retention.select_removable(&all, Timestamp::now()))
     }
 }
 

@@ -12,11 +12,14 @@ use super::complaint;
 use super::digest::Hasher;
 use super::key::{self, ProjectId, Stamp};
 use super::left_out::LeftOut;
+use super::listing::{Condition, Generations, ManifestError};
 use super::manifest::{ArchiveFacts, FORMAT, FilePath, Manifest};
+use super::occasion::Occasion;
 use super::prune::Pruned;
 use super::script::{self, Input, Said, Script, ScriptError};
 use super::store::StoreError;
 use super::upload::Upload;
+use super::values::{EnvValues, ExposedFile};
 use super::{Digest, Snapshots};
 use crate::chain::chain;
 use crate::faults::{Point, reach};
@@ -33,11 +36,22 @@ pub struct SnapshotOptions {
     pub anew_when_changed: u32,
     /// Is not removed to make room for the new one: somebody is about to go back to it.
     pub spare: Option<Stamp>,
+    /// Decides how long it is kept.
+    pub occasion: Occasion,
+    /// Values that must not be in an archive.
+    pub values: EnvValues,
 }
 
 impl Default for SnapshotOptions {
     fn default() -> Self {
-        Self { root: "/home/user".to_owned(), left_out: LeftOut::default(), anew_when_changed: 0, spare: None }
+        Self {
+            root: "/home/user".to_owned(),
+            left_out: LeftOut::default(),
+            anew_when_changed: 0,
+            spare: None,
+            occasion: Occasion::default(),
+            values: EnvValues::default(),
+        }
     }
 }
 
@@ -45,6 +59,8 @@ impl Default for SnapshotOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saved {
     pub stamp: Stamp,
+    /// The newest snapshot had these files already: no other was made, and its time is touched.
+    pub unchanged: bool,
     /// The archive's key in the store.
     pub key: String,
     /// Regular files in it.
@@ -78,6 +94,15 @@ pub enum SaveError {
     Sandbox { id: SandboxId, source: CommandError },
     #[error("the snapshot of project {project} could not be stored")]
     Store { project: ProjectId, source: StoreError },
+    /// Remove the values from the files, or allow them for this workspace. No work is lost: the sandbox has it, and earlier
+    /// snapshots are as they were.
+    #[error(
+        "values of the workspace's --env variables are in files of sandbox {id}, and a snapshot would keep \
+         them in plain text: {}. Read them from the environment there instead, or allow it: `sandbar workspace snapshot NAME \
+         --allow-env-values`",
+        list_exposed(files)
+    )]
+    Exposed { id: SandboxId, files: Vec<ExposedFile> },
     /// The store said that it has the snapshot, and then had something else.
     #[error("the store does not have snapshot {stamp} of project {project} as it was stored: {what}")]
     NotKept { project: ProjectId, stamp: Stamp, what: &'static str },
@@ -92,10 +117,26 @@ impl SaveError {
             Self::Silent { .. } | Self::Garbled { .. } | Self::NotKept { .. } => true,
             // Something may have been in the way for a moment.
             Self::Archiving { .. } => true,
-            Self::NoRoot { .. } | Self::HalfRestored { .. } => false,
+            Self::NoRoot { .. } | Self::HalfRestored { .. } | Self::Exposed { .. } => false,
         }
     }
 }
+
+/// Of more, the first are enough to begin with.
+const EXPOSED_SHOWN: usize = 5;
+
+fn list_exposed(files: &[ExposedFile]) -> String {
+    let mut text = files.iter().take(EXPOSED_SHOWN).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if files.len() > EXPOSED_SHOWN {
+        text.push_str(&format!(" and {} more", files.len() - EXPOSED_SHOWN));
+    }
+    text
+}
+
+/// Below the root, where our own tools keep their sessions.
+const OWN_FILES: &[u8] = b".sandbar/";
+/// Archives that are made again without own files that have values. New ones may come meanwhile.
+const OWN_FILES_TRIES: usize = 3;
 
 /// An archive that has come from a sandbox.
 struct Streamed {
@@ -107,7 +148,8 @@ struct Streamed {
 }
 
 impl Snapshots {
-    /// Saves the files of a sandbox as a new snapshot of `project`, then removes the oldest ones.
+    /// Saves the files of a sandbox as a new snapshot of `project`, then removes the oldest ones. Where the newest snapshot has the
+    /// same files, no other is made.
     ///
     /// The sandbox goes on working meanwhile. Dropping the future leaves no snapshot, and `tar` in the sandbox running
     /// until it finds that nobody reads it.
@@ -139,7 +181,8 @@ impl Snapshots {
             Ok(pruned) => saved.pruned = pruned,
             Err(error) => warn!(error = %chain(&error), "old snapshots were not removed"),
         }
-        info!(key = saved.key, files = saved.files, bytes = saved.bytes, attempt, "snapshot saved");
+        let unchanged = saved.unchanged;
+        info!(key = saved.key, files = saved.files, bytes = saved.bytes, attempt, unchanged, "snapshot saved");
         Ok(saved)
     }
 
@@ -150,15 +193,28 @@ impl Snapshots {
         options: &SnapshotOptions,
     ) -> Result<Saved, SaveError> {
         let failed = |source| SaveError::Store { project: project.clone(), source };
-        let newest = self.generations(project).await.map_err(failed)?.newest();
-        let stamp = Stamp::after(newest, Timestamp::now());
+        let generations = self.generations(project).await.map_err(failed)?;
+        let stamp = Stamp::after(generations.newest(), Timestamp::now());
         reach(Point::SaveStamped).await;
 
         let key = key::archive(project, stamp);
         let mut anew = options.anew_when_changed;
+        let mut own_files: Vec<Vec<FilePath>> = Vec::new();
         let (streamed, upload) = loop {
             let mut upload = self.objects.upload(key.clone());
-            match self.stream(sandbox, project, options, &mut upload).await {
+            match self.stream(sandbox, project, options, &own_files.concat(), &mut upload).await {
+                Ok(streamed) if !streamed.contents.exposed.is_empty() => {
+                    upload.abort().await;
+                    let exposed = streamed.contents.exposed;
+                    let own = |file: &&ExposedFile| file.path.as_bytes().starts_with(OWN_FILES);
+                    if own_files.len() >= OWN_FILES_TRIES || !exposed.iter().all(|file| own(&file)) {
+                        let files: Vec<ExposedFile> = exposed.iter().filter(|file| !own(file)).cloned().collect();
+                        let files = if files.is_empty() { exposed } else { files };
+                        return Err(SaveError::Exposed { id: sandbox.id().clone(), files });
+                    }
+                    info!(files = exposed.len(), "session files with values of variables are left out: once more");
+                    own_files.push(exposed.into_iter().map(|file| file.path).collect());
+                }
                 Ok(streamed) if !streamed.changed.is_empty() && anew > 0 => {
                     info!(files = streamed.changed.len(), "files changed while they were archived: once more");
                     anew -= 1;
@@ -172,11 +228,9 @@ impl Snapshots {
             }
         };
         reach(Point::SaveStreamed).await;
-        upload.finish().await.map_err(failed)?;
-        reach(Point::SaveArchiveStored).await;
 
         let Streamed { contents, facts, owners, left_out, changed } = streamed;
-        let Contents { entries, files, bytes } = contents;
+        let Contents { entries, files, bytes, exposed: _ } = contents;
         let manifest = Manifest {
             format: FORMAT,
             project: project.clone(),
@@ -188,8 +242,21 @@ impl Snapshots {
             owners,
             left_out,
             changed,
+            occasion: options.occasion,
+            searched: true,
             entries,
         };
+        if let Some(newest) = self.newest_if_same(project, &generations, &manifest).await.map_err(failed)? {
+            upload.abort().await;
+            self.note_same(project, newest.stamp, options.occasion, Timestamp::now()).await;
+            let Manifest { stamp, files, archive: ArchiveFacts { bytes, sha256 }, .. } = newest;
+            let (key, pruned) = (key::archive(project, stamp).to_string(), Pruned::default());
+            let Manifest { changed, left_out, .. } = manifest;
+            return Ok(Saved { stamp, unchanged: true, key, files, bytes, sha256, changed, left_out, pruned });
+        }
+        upload.finish().await.map_err(failed)?;
+        reach(Point::SaveArchiveStored).await;
+
         let text = serde_json::to_vec(&manifest).expect("names and numbers can be written as JSON");
         let text = Bytes::from(text);
         let manifest_key = key::manifest(project, stamp);
@@ -206,7 +273,27 @@ impl Snapshots {
         let Manifest { changed, left_out, .. } = manifest;
         let ArchiveFacts { bytes, sha256 } = facts;
         let pruned = Pruned::default();
-        Ok(Saved { stamp, key: key.to_string(), files, bytes, sha256, changed, left_out, pruned })
+        let key = key.to_string();
+        Ok(Saved { stamp, unchanged: false, key, files, bytes, sha256, changed, left_out, pruned })
+    }
+
+    /// The newest snapshot, if it is known to be whole and brings back the same tree.
+    async fn newest_if_same(
+        &self,
+        project: &ProjectId,
+        generations: &Generations,
+        manifest: &Manifest,
+    ) -> Result<Option<Manifest>, StoreError> {
+        let Some(stamp) = generations.committed().next_back() else { return Ok(None) };
+        match self.condition(project, generations, stamp).await? {
+            Some(Condition::Whole { verified: true, .. }) => {}
+            _ => return Ok(None),
+        }
+        match self.manifest(project, stamp).await {
+            Ok(newest) => Ok(Some(newest).filter(|newest| newest.searched && newest.has_same_tree(manifest))),
+            Err(ManifestError::Store(StoreError::NotFound { .. }) | ManifestError::Unreadable(_)) => Ok(None),
+            Err(ManifestError::Store(error)) => Err(error),
+        }
     }
 
     /// Lists the folders that a snapshot of the sandbox would leave out now, without taking one.
@@ -260,15 +347,19 @@ impl Snapshots {
         sandbox: &Sandbox,
         project: &ProjectId,
         options: &SnapshotOptions,
+        own_files: &[FilePath],
         upload: &mut Upload,
     ) -> Result<Streamed, SaveError> {
         let trouble = |error| of_script(sandbox, error);
-        let script = Script::start(sandbox, script::ARCHIVE, arguments(options), Input::None, self.patience()).await;
+        let files = own_files.iter().map(|path| path.text().into_owned());
+        let arguments = arguments(options).into_iter().chain(["--".to_owned()]).chain(files).collect();
+        let script = Script::start(sandbox, script::ARCHIVE, arguments, Input::None, self.patience()).await;
         let mut script = script.map_err(trouble)?;
         reach(Point::SaveArchiving).await;
 
         let (feed, pieces) = archive::feed();
-        let reader = tokio::task::spawn_blocking(move || archive::read(pieces));
+        let values = options.values.clone();
+        let reader = tokio::task::spawn_blocking(move || archive::read(pieces, &values));
         let mut said = Said::default();
         let passed = pass(&mut script, upload, &feed, &mut said).await;
         drop(feed);

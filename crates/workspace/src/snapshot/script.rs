@@ -10,7 +10,7 @@ use crate::label;
 
 /// Lists the folders that a snapshot leaves out. Arguments: root, named ones, `--`, certain ones, `--`, likely ones.
 pub(super) const EXCLUDES: &str = include_str!("scripts/excludes.sh");
-/// Lists them and writes an archive without them. The same arguments.
+/// Lists them and writes an archive without them. The same arguments, then `--` and files that it leaves out, too.
 pub(super) const ARCHIVE: &str = concat!(include_str!("scripts/excludes.sh"), include_str!("scripts/archive.sh"));
 /// Unpacks one beside what is there, and says what is there then. Arguments: root, stage, length of the input, length of the list in
 /// it, number of files, who inflates.

@@ -1,12 +1,14 @@
 //! What a workspace takes in: a sandbox that runs already, a server that is to run in it.
 
+use std::sync::Arc;
+
 use sdk::{Connect, Sandbox, SandboxId};
 use tracing::warn;
 
-use super::core::{Attached, Core, Turn, services};
+use super::core::{Attached, Core, SavedFor, Turn, services};
 use super::details::{Details, Place, Run};
 use super::error::{Unavailable, WorkspaceError};
-use super::wake::Found;
+use super::wake::{BroughtBack, Found};
 use crate::chain::chain;
 use crate::clock::later;
 use crate::devserver::{self, Choice, DevServer, Ready, Start};
@@ -18,25 +20,27 @@ use crate::snapshot::Saved;
 
 impl Core {
     /// The sandbox, awake, for somebody who has the turn and therefore needs no pass.
-    pub(super) async fn awake(&self, turn: &Turn<'_>) -> Result<Attached, WorkspaceError> {
+    /// Says also whether it had to be brought back from a snapshot.
+    pub(super) async fn awake(&self, turn: &Turn<'_>) -> Result<(Attached, Option<Arc<BroughtBack>>), WorkspaceError> {
         self.check().await?;
         if let Some((attached, _)) = self.is_ready() {
-            return Ok(attached);
+            return Ok((attached, None));
         }
-        self.wake(turn).await?;
-        Ok(self.attached().ok_or_else(|| Unavailable::NotSetUp(self.name.clone()))?)
+        let woken = self.wake(turn).await?;
+        let attached = self.attached().ok_or_else(|| Unavailable::NotSetUp(self.name.clone()))?;
+        Ok((attached, woken.brought_back()))
     }
 
     pub(super) async fn snapshot(&self) -> Result<Saved, WorkspaceError> {
         let turn = self.turn().await;
-        let attached = self.awake(&turn).await?;
-        Ok(self.save(&turn, &attached.sandbox).await?)
+        let (attached, _) = self.awake(&turn).await?;
+        Ok(self.save(&turn, &attached.sandbox, SavedFor::Request).await?)
     }
 
     /// Starts a server, which is declared from then on; without one, what is declared or shows the project anyway.
     pub(super) async fn serve(&self, server: Option<DevServer>) -> Result<Option<Ready>, WorkspaceError> {
         let turn = self.turn().await;
-        let Attached { sandbox, .. } = self.awake(&turn).await?;
+        let (Attached { sandbox, .. }, _) = self.awake(&turn).await?;
         let Choice { server, else_at } = match server {
             Some(server) => Choice { server: Some(server), else_at: None },
             None => devserver::choose(&sandbox, PROJECT_DIRECTORY, self.dev_server()).await?,
@@ -66,7 +70,7 @@ impl Core {
     pub(super) async fn serve_again(&self) -> Result<Option<Ready>, WorkspaceError> {
         let Some(server) = self.dev_server() else { return self.serve(None).await };
         let turn = self.turn().await;
-        let Attached { sandbox, .. } = self.awake(&turn).await?;
+        let (Attached { sandbox, .. }, _) = self.awake(&turn).await?;
         let ready = devserver::start(&sandbox, &server, Start::Plain).await?;
         let url = sandbox.url(ready.port);
         self.tell(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;
@@ -116,7 +120,7 @@ impl Core {
         if let Some(before) = &before
             && let Ok(Found::Running { sandbox, .. }) = self.look(before).await
         {
-            self.save(&turn, &sandbox).await?;
+            self.save(&turn, &sandbox, SavedFor::Handover).await?;
         }
         let run = Run { started_at: self.now(), ends_at: later(self.now(), remaining), size };
         self.update(&turn, |record, details| {
@@ -126,6 +130,9 @@ impl Core {
             record.paused = false;
             details.stopped = None;
             details.run = Some(run);
+            // Nothing is known of its disk, nor whether a snapshot has what is on it.
+            details.mark = details.mark.take().filter(|_| before.is_none());
+            details.unsaved |= before.is_some();
             details.epoch += u64::from(before.is_some());
             for places in [&mut details.left_behind, &mut details.lost, &mut details.retired] {
                 places.retain(|known| known.sandbox != place.sandbox);

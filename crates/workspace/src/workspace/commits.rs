@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use sdk::Sandbox;
 use tracing::debug;
 
-use super::core::{Core, Turn};
+use super::core::{Core, SavedFor, Turn};
 use super::error::WorkspaceError;
 use crate::events::EventKind;
 use crate::phase::{self, Phase};
@@ -73,7 +73,7 @@ impl Core {
     ) -> Result<Option<Saved>, ChangeError> {
         self.update(turn, |_, details| details.head = Some(commit.to_owned())).await?;
         let saved = match self.attached() {
-            Some(attached) => self.save(turn, &attached.sandbox).await.ok(),
+            Some(attached) => self.save(turn, &attached.sandbox, SavedFor::Phase).await.ok(),
             None => None,
         };
         let message = message.map(|message| self.hidden(message));

@@ -3,6 +3,7 @@
 //! Invariant: whatever changes the record or the sandbox has the [`Turn`]. Those who work in the sandbox do not need it;
 //! they pass the fence, which whoever has the turn may close.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::error::{OpenError, Unavailable, WorkspaceError};
 use super::fence::Fence;
 use super::lease::Holding;
 use super::news::News;
+use super::notice::some;
 use super::remaining::LastAnswer;
 use crate::chain::chain;
 use crate::clock::later;
@@ -30,7 +32,7 @@ use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Placed;
 use crate::records::{ChangeError, Interval, Payer, WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
-use crate::snapshot::{ProjectId, SaveError, Saved, SnapshotOptions, Stamp};
+use crate::snapshot::{EnvValues, ExposedFile, Occasion, ProjectId, SaveError, Saved, SnapshotOptions, Stamp};
 
 /// Under which the dev server stands in a record's services.
 const DEV_SERVER: &str = "dev_server";
@@ -52,8 +54,11 @@ pub(crate) struct Core {
     turn: tokio::sync::Mutex<()>,
     seat: Mutex<Seat>,
     mask: Mask,
+    env_values: EnvValues,
     /// Somebody worked in the sandbox since the last look for a commit.
     pub(super) touched: AtomicBool,
+    /// And since the files were saved.
+    pub(super) unsaved: AtomicBool,
     pub(super) closed: AtomicBool,
     /// A first snapshot was tried in this process.
     first_tried: AtomicBool,
@@ -92,6 +97,30 @@ pub(super) struct Attached {
     pub(super) seen_at: Timestamp,
 }
 
+/// Why files are saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SavedFor {
+    /// The sandbox is about to be replaced.
+    Handover,
+    /// It is about to stop.
+    Stop,
+    /// Work was touched, and the last snapshot is old.
+    Interval,
+    Request,
+    Phase,
+}
+
+impl SavedFor {
+    fn occasion(self) -> Occasion {
+        match self {
+            Self::Handover | Self::Stop => Occasion::Stop,
+            Self::Interval => Occasion::Interval,
+            Self::Request => Occasion::Requested,
+            Self::Phase => Occasion::Phase,
+        }
+    }
+}
+
 /// The right to change the record and the sandbox, in this process.
 pub(super) struct Turn<'a> {
     _guard: tokio::sync::MutexGuard<'a, ()>,
@@ -100,6 +129,8 @@ pub(super) struct Turn<'a> {
 impl Core {
     pub(crate) fn new(house: Arc<House>, holding: Holding, record: WorkspaceRecord, details: Details) -> Self {
         let mask = Mask::of_variables(record.env.iter().map(|(name, value)| (name.as_str(), value.expose())));
+        let env_values = EnvValues::of(record.env.iter().map(|(name, value)| (name.as_str(), value.expose())));
+        let unsaved = details.unsaved;
         Self {
             house,
             name: record.name.clone(),
@@ -109,7 +140,9 @@ impl Core {
             turn: tokio::sync::Mutex::new(()),
             seat: Mutex::new(Seat::new(record, details)),
             mask,
+            env_values,
             touched: AtomicBool::new(false),
+            unsaved: AtomicBool::new(unsaved),
             closed: AtomicBool::new(false),
             first_tried: AtomicBool::new(false),
             changed: Notify::new(),
@@ -279,6 +312,13 @@ impl Core {
         if differ { self.update(turn, |_, _| {}).await } else { Ok(()) }
     }
 
+    /// Stores that the sandbox has work that is in no snapshot, for the process that comes next.
+    pub(super) async fn store_unsaved(&self, turn: &Turn<'_>) -> Result<(), ChangeError> {
+        let unsaved = self.unsaved.load(Ordering::Acquire);
+        let stored = self.seat().details.unsaved;
+        if stored == unsaved { Ok(()) } else { self.update(turn, |_, details| details.unsaved = unsaved).await }
+    }
+
     pub(super) async fn tell(&self, kind: EventKind) {
         let event =
             WorkspaceEvent { workspace: self.name.clone(), project: self.project.clone(), at: self.now(), kind };
@@ -345,7 +385,7 @@ impl Core {
         if let Some((attached, _)) = self.is_ready().filter(|_| self.wants_first_snapshot())
             && self.store_answers().await
         {
-            let _told = self.save(turn, &attached.sandbox).await;
+            let _told = self.save(turn, &attached.sandbox, SavedFor::Request).await;
             self.first_tried.store(true, Ordering::Release);
         }
     }
@@ -363,8 +403,13 @@ impl Core {
     }
 
     /// Saves the files of a sandbox, and notes what is kept now. The fence may be open.
-    pub(super) async fn save(&self, turn: &Turn<'_>, sandbox: &Sandbox) -> Result<Saved, SaveError> {
-        self.save_sparing(turn, sandbox, None).await
+    pub(super) async fn save(
+        &self,
+        turn: &Turn<'_>,
+        sandbox: &Sandbox,
+        saved_for: SavedFor,
+    ) -> Result<Saved, SaveError> {
+        self.save_sparing(turn, sandbox, saved_for, None).await
     }
 
     /// The same, and this snapshot is not removed for it.
@@ -372,27 +417,94 @@ impl Core {
         &self,
         turn: &Turn<'_>,
         sandbox: &Sandbox,
+        saved_for: SavedFor,
         spare: Option<Stamp>,
     ) -> Result<Saved, SaveError> {
-        let options = SnapshotOptions { spare, ..self.settings().snapshot.clone() };
+        let values = match self.seat().details.allow_env_values {
+            true => EnvValues::default(),
+            false => self.env_values.clone(),
+        };
+        let occasion = saved_for.occasion();
+        let options = SnapshotOptions { spare, occasion, values, ..self.settings().snapshot.clone() };
+        // What is written from here on may not be in it.
+        self.unsaved.store(false, Ordering::Release);
         match self.house.snapshots.save(sandbox, &self.project, &options).await {
             Ok(saved) => {
-                if !self.seat().details.saved
-                    && let Err(error) = self.update(turn, |_, details| details.saved = true).await
-                {
-                    warn!(workspace = %self.name, error = %chain(&error), "the first snapshot was not noted");
-                }
-                self.house.note_stored(&self.project, self.now()).await;
-                let Saved { stamp, ref key, files, bytes, .. } = saved;
-                self.tell(EventKind::SnapshotSaved { stamp, key: key.clone(), files, bytes }).await;
+                self.note_saved(turn, sandbox, saved_for, &saved).await;
+                let Saved { stamp, unchanged, ref key, files, bytes, .. } = saved;
+                let kind = match unchanged {
+                    true => EventKind::SnapshotUnchanged { stamp },
+                    false => EventKind::SnapshotSaved { stamp, key: key.clone(), files, bytes },
+                };
+                self.tell(kind).await;
                 Ok(saved)
             }
             Err(error) => {
+                self.unsaved.store(true, Ordering::Release);
+                if let SaveError::Exposed { files, .. } = &error {
+                    self.tell_exposed(turn, files).await;
+                }
                 let reason = self.hidden(&chain(&error));
                 warn!(workspace = %self.name, reason, "no snapshot was saved; the work goes on");
                 self.tell(EventKind::SnapshotFailed { reason }).await;
                 Err(error)
             }
+        }
+    }
+
+    /// Notes what is kept now, marks the sandbox with it, and tells those who work here which folders are not in it while they
+    /// still have them.
+    async fn note_saved(&self, turn: &Turn<'_>, sandbox: &Sandbox, saved_for: SavedFor, saved: &Saved) {
+        let stays = saved_for != SavedFor::Handover;
+        let marked = self.seat().details.mark.clone().filter(|mark| mark.stamp == saved.stamp);
+        let mark = match marked {
+            None if stays => self.write_mark(sandbox, saved.stamp).await,
+            marked => marked,
+        };
+        let known = self.seat().details.excluded_told.clone();
+        let excluded: BTreeSet<String> = saved.left_out.iter().map(|path| path.text().into_owned()).collect();
+        let new: Vec<&str> = excluded.difference(&known).map(String::as_str).collect();
+        let told = stays && !new.is_empty();
+        if told {
+            self.notice(&format!(
+                "Snapshots leave out generated folders, and a change of sandbox does not keep them: {}.",
+                some(new.into_iter())
+            ));
+        }
+        let now = self.now();
+        let noted = self.update(turn, |_, details| {
+            details.saved = true;
+            details.saved_at = Some(now);
+            details.unsaved = false;
+            details.exposed_told.clear();
+            if stays {
+                details.mark = mark;
+            }
+            if told {
+                details.excluded_told = excluded;
+            }
+        });
+        if let Err(error) = noted.await {
+            warn!(workspace = %self.name, error = %chain(&error), "a snapshot was not noted");
+        }
+        if !saved.unchanged {
+            self.house.note_stored(&self.project, now).await;
+        }
+    }
+
+    /// Tells those who work here, once, why nothing is saved any more.
+    async fn tell_exposed(&self, turn: &Turn<'_>, files: &[ExposedFile]) {
+        let files: BTreeSet<String> = files.iter().map(ToString::to_string).collect();
+        if self.seat().details.exposed_told == files {
+            return;
+        }
+        self.notice(&format!(
+            "This workspace is not saved any more: files contain values of its --env variables, which snapshots must not: {}. \
+             Read the values from the environment instead of writing them into files.",
+            some(files.iter().map(String::as_str).collect::<Vec<_>>().into_iter())
+        ));
+        if let Err(error) = self.update(turn, |_, details| details.exposed_told = files).await {
+            warn!(workspace = %self.name, error = %chain(&error), "what was told may be told again");
         }
     }
 

@@ -134,6 +134,7 @@ impl Core {
             details.head = head;
             details.epoch += 1;
             details.saved = own;
+            details.unsaved = !own;
         });
         changed.await.map_err(|error| failed(error.into()))?;
         let (provider, id) = self.whereabouts();

@@ -1,11 +1,13 @@
 //! What a workspace's record carries for the process that comes after this one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::Timestamp;
 use sdk::SandboxId;
 use serde::{Deserialize, Serialize};
 
+use super::mark::Mark;
 use super::news::News;
 use crate::name::ProviderName;
 use crate::provider::Resources;
@@ -44,6 +46,18 @@ pub(crate) struct Details {
     pub(crate) saved_at_pause: Option<Stamp>,
     /// There is, or was, a snapshot of its own.
     pub(crate) saved: bool,
+    /// When its files were last saved, or seen to be in the newest snapshot.
+    pub(crate) saved_at: Option<Timestamp>,
+    /// A process worked in the sandbox since.
+    pub(crate) unsaved: bool,
+    /// What its sandbox was marked with.
+    pub(crate) mark: Option<Mark>,
+    /// Generated folders of which those who work here were told that no snapshot has them.
+    pub(crate) excluded_told: BTreeSet<String>,
+    /// Files with values of variables, which keep it from being saved, of which they were told.
+    pub(crate) exposed_told: BTreeSet<String>,
+    /// Snapshots may contain values of its variables.
+    pub(crate) allow_env_values: bool,
     /// Why there is no sandbox, while there is none.
     pub(crate) stopped: Option<Stopped>,
 }

@@ -10,15 +10,19 @@
 //! whole.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sdk::Sandbox;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::core::{Core, METADATA, Turn};
+use super::core::{Core, METADATA, SavedFor, Turn};
 use super::details::{Handover, LastFiles, Place, Run};
 use super::error::{Unavailable, WorkspaceError};
+use super::mark::Mark;
+use super::wake::BroughtBack;
 use crate::chain::chain;
 use crate::devserver::Start;
 use crate::events::EventKind;
@@ -53,8 +57,14 @@ pub(super) enum Why {
     Rotation,
     Move,
     Lost,
+    /// The provider has the sandbox, and not its files.
+    FilesMissing,
     Ended(LastFiles),
     Restore,
+    /// The sandbox is the same, and lost what was written last. What it had is in this snapshot.
+    LostWrites {
+        aside: Stamp,
+    },
 }
 
 /// What is to be done.
@@ -79,6 +89,8 @@ pub struct HandedOver {
     pub restored: Restored,
     /// How long nobody could work.
     pub fenced: Duration,
+    /// The files were a snapshot's already, since the sandbox before it was lost.
+    pub brought_back: Option<Arc<BroughtBack>>,
     /// The sandbox before it could not be reached, and may have what is not here.
     pub left_behind: Option<LeftBehind>,
 }
@@ -132,7 +144,7 @@ impl Core {
         target: Target,
         why: Why,
     ) -> Result<HandedOver, WorkspaceError> {
-        let attached = self.awake(turn).await?;
+        let (attached, brought_back) = self.awake(turn).await?;
         let from = self.seat().record.provider.clone();
         let closed = self.fence.close();
         let started = Instant::now();
@@ -142,7 +154,7 @@ impl Core {
             warn!(workspace = %self.name, inside, "some did not leave in time; what they do from now on is not kept");
         }
         let running = self.running(&attached.sandbox).await;
-        let saved = match self.save(turn, &attached.sandbox).await {
+        let saved = match self.save(turn, &attached.sandbox, SavedFor::Handover).await {
             Ok(saved) => saved,
             Err(error) => {
                 self.tell(EventKind::HandoverFailed { reason: self.hidden(&chain(&error)) }).await;
@@ -163,7 +175,7 @@ impl Core {
         let took = started.elapsed();
         drop(closed);
         match result {
-            Ok(restored) => {
+            Ok((restored, _)) => {
                 let (provider, sandbox) = self.whereabouts();
                 let kind = if provider == from {
                     EventKind::Rotated { from: old, sandbox: sandbox.clone(), provider: provider.clone(), took }
@@ -172,7 +184,7 @@ impl Core {
                 };
                 self.tell(kind).await;
                 info!(workspace = %self.name, %provider, sandbox, ?took, "in a new sandbox");
-                Ok(HandedOver { provider, sandbox, restored, fenced: took, left_behind: None })
+                Ok(HandedOver { provider, sandbox, restored, fenced: took, brought_back, left_behind: None })
             }
             Err(error) => {
                 self.tell(EventKind::HandoverFailed { reason: self.hidden(&chain(&error)) }).await;
@@ -210,7 +222,7 @@ impl Core {
         };
         self.within_budget().await?;
         let succession = Succession { why: Why::Restore, target, which, old: old.clone(), saved: None, running };
-        let restored = self.succeed(turn, succession).await?;
+        let (restored, _) = self.succeed(turn, succession).await?;
         let left_behind = old.filter(|_| saved != Some(restored.stamp)).map(|Place { provider, sandbox }| LeftBehind {
             provider,
             sandbox: sandbox.to_string(),
@@ -218,7 +230,7 @@ impl Core {
         });
         let ((provider, sandbox), fenced) = (self.whereabouts(), started.elapsed());
         self.tell(EventKind::Moved { from, to: provider.clone(), sandbox: sandbox.clone(), took: fenced }).await;
-        Ok(HandedOver { provider, sandbox, restored, fenced, left_behind })
+        Ok(HandedOver { provider, sandbox, restored, fenced, brought_back: None, left_behind })
     }
 
     pub(super) fn whereabouts(&self) -> (ProviderName, String) {
@@ -237,7 +249,13 @@ impl Core {
 
     /// Makes a new sandbox with the files of a snapshot, and lets it take the workspace over. Nobody may be inside the
     /// fence, or their sandbox is gone.
-    pub(super) async fn succeed(&self, turn: &Turn<'_>, succession: Succession) -> Result<Restored, WorkspaceError> {
+    ///
+    /// Returns what those who work there are told, too.
+    pub(super) async fn succeed(
+        &self,
+        turn: &Turn<'_>,
+        succession: Succession,
+    ) -> Result<(Restored, String), WorkspaceError> {
         let Succession { why, target, which, old, saved, running } = succession;
         let handover = Handover { old: old.clone(), snapshot: saved, successor: None };
         self.update(turn, |record, details| {
@@ -254,7 +272,7 @@ impl Core {
             old = None;
         }
         let made = self.make_successor(turn, target, which).await;
-        let (placed, restored) = match made {
+        let (placed, restored, mark) = match made {
             Ok(made) => made,
             Err(error) => {
                 self.undo(turn).await;
@@ -265,8 +283,9 @@ impl Core {
         let head = self.head(&placed.sandbox).await;
         let run = Run::of(&placed);
         let remaining = self.settings().clock.until(run.ends_at);
-        let line = self.told(why, &restored, &running, old.as_ref());
-        self.notice(&line);
+        let notice = self.describe_return(why, &restored, &running, old.as_ref());
+        self.notice(&notice);
+        self.unsaved.store(false, Ordering::Release);
         let left = old.clone().filter(|_| why == Why::Restore);
         self.update(turn, |record, details| {
             record.state = WorkspaceState::Ready;
@@ -278,9 +297,14 @@ impl Core {
             details.run = Some(run);
             details.epoch += 1;
             details.head = head.or(details.head.take());
+            details.mark = mark;
+            details.unsaved = false;
             match why {
-                Why::Restore => details.left_behind.extend(old),
-                Why::Rotation | Why::Move | Why::Lost | Why::Ended(_) => details.retired.extend(old),
+                // Its files may be found again.
+                Why::Restore | Why::FilesMissing => details.left_behind.extend(old),
+                Why::Rotation | Why::Move | Why::Lost | Why::Ended(_) | Why::LostWrites { .. } => {
+                    details.retired.extend(old);
+                }
             }
         })
         .await?;
@@ -291,7 +315,7 @@ impl Core {
             self.tell(EventKind::LeftBehind { provider, sandbox, since }).await;
         }
         self.end_retired(turn).await?;
-        Ok(restored)
+        Ok((restored, notice))
     }
 
     /// Whether the plan lets no second sandbox run beside the old one.
@@ -337,7 +361,7 @@ impl Core {
         turn: &Turn<'_>,
         target: Target,
         which: Which,
-    ) -> Result<(Placed, Restored), WorkspaceError> {
+    ) -> Result<(Placed, Restored, Option<Mark>), WorkspaceError> {
         let placed = self.place_sandbox(target).await?;
         reach(Point::HandoverMade).await;
         let place = Place { provider: placed.provider.clone(), sandbox: placed.sandbox.id().clone() };
@@ -353,9 +377,12 @@ impl Core {
         reach(Point::HandoverNoted).await;
         let restored = self.house.snapshots.restore(&placed.sandbox, &self.project, which).await?;
         reach(Point::HandoverRestored).await;
-        self.start_services(&placed.sandbox, Start::AfterRestore).await;
+        let ((), mark) = tokio::join!(
+            self.start_services(&placed.sandbox, Start::AfterRestore),
+            self.write_mark(&placed.sandbox, restored.stamp)
+        );
         reach(Point::HandoverServed).await;
-        Ok((placed, restored))
+        Ok((placed, restored, mark))
     }
 
     pub(super) async fn place_sandbox(&self, target: Target) -> Result<Placed, WorkspaceError> {

@@ -10,6 +10,7 @@ mod fence;
 mod handover;
 mod keeper;
 mod lease;
+mod mark;
 mod news;
 mod notice;
 mod pass;
@@ -45,12 +46,13 @@ pub(crate) use self::keeper::needs_attention;
 pub(crate) use self::lease::Holding;
 pub use self::pass::Pass;
 pub use self::pause::Unsaved;
+pub use self::wake::BroughtBack;
 use crate::chain::chain;
 use crate::devserver::{DevServer, Ready};
 use crate::house::House;
 use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
-use crate::snapshot::{FilePath, Listed, ProjectId, Restored, Saved, Stamp, Which};
+use crate::snapshot::{FilePath, Listed, ProjectId, Pruned, Restored, Saved, Stamp, Which};
 
 /// For what the keeper is doing when a workspace is closed: a rotation, a snapshot.
 const LAST_WORK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -190,6 +192,27 @@ impl Workspace {
         Ok(self.held.core.house.snapshots.list(&self.held.core.project).await?)
     }
 
+    /// Removes a snapshot for good. False when there is none of that name.
+    ///
+    /// # Errors
+    /// When the records or the store are in trouble; calling again goes on.
+    pub async fn delete_snapshot(&self, stamp: Stamp) -> Result<bool, WorkspaceError> {
+        self.held.core.delete_snapshot(stamp).await
+    }
+
+    /// Removes the snapshots that are kept only because the tree was far larger when they were taken.
+    ///
+    /// # Errors
+    /// When nobody may act on the workspace now, or the store is in trouble; calling again goes on.
+    pub async fn confirm_shrink(&self) -> Result<Pruned, WorkspaceError> {
+        let core = &self.held.core;
+        let _turn = core.turn().await;
+        core.check().await?;
+        let pruned = core.house.snapshots.confirm_shrink(&core.project).await?;
+        core.house.note_stored(&core.project, core.now()).await;
+        Ok(pruned)
+    }
+
     /// Sets the files back to a snapshot: in the sandbox if it runs, else in a new one, where another provider may take the
     /// place of one that cannot be reached. Before they give way to a snapshot that somebody names, they are saved.
     ///
@@ -233,12 +256,23 @@ impl Workspace {
         self.held.core.ended(sandbox, files).await
     }
 
-    /// Wakes the sandbox and what is declared to run in it.
+    /// Wakes the sandbox and what is declared to run in it. Says whether the files are a snapshot's instead of its own, and why.
     ///
     /// # Errors
     /// As [`Workspace::enter`].
-    pub async fn resume(&self) -> Result<(), Unavailable> {
-        self.enter().await.map(drop)
+    pub async fn resume(&self) -> Result<Option<Arc<BroughtBack>>, Unavailable> {
+        Ok(self.enter().await?.brought_back().cloned())
+    }
+
+    /// Lets snapshots contain values of the workspace's variables from now on, or not.
+    ///
+    /// # Errors
+    /// The records cannot be written.
+    pub async fn allow_env_values(&self, allow: bool) -> Result<(), WorkspaceError> {
+        let core = &self.held.core;
+        let turn = core.turn().await;
+        core.check().await?;
+        Ok(core.update(&turn, |_, details| details.allow_env_values = allow).await?)
     }
 
     /// Replaces the sandbox by a new one with the same files.
@@ -333,6 +367,9 @@ impl Workspace {
                 core.first_snapshot(&turn).await;
                 if let Err(error) = core.look_for_commit(&turn).await {
                     warn!(workspace = %core.name, error = %chain(&error), "closed without a look for commits");
+                }
+                if let Err(error) = core.store_unsaved(&turn).await {
+                    warn!(workspace = %core.name, error = %chain(&error), "closed without a word of unsaved work");
                 }
                 if let Err(error) = core.store_notices(&turn).await {
                     warn!(workspace = %core.name, error = %chain(&error), "what was told may be told again");

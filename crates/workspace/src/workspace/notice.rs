@@ -3,38 +3,51 @@
 use super::core::Core;
 use super::details::{LastFiles, Place};
 use super::handover::Why;
-use crate::snapshot::{FilePath, Restored};
+use crate::snapshot::{FilePath, Restored, Stamp};
 
 /// Names of processes and folders that a notice has room for.
 const NAMED: usize = 8;
 
 impl Core {
-    /// One line about what did not survive.
-    pub(super) fn told(&self, why: Why, restored: &Restored, running: &[String], old: Option<&Place>) -> String {
-        let Restored { stamp, left_out, skipped_generations, root, .. } = restored;
+    /// One line about what did not survive, and since when.
+    pub(super) fn describe_return(
+        &self,
+        why: Why,
+        restored: &Restored,
+        running: &[String],
+        old: Option<&Place>,
+    ) -> String {
+        let Restored { stamp, left_out, root, .. } = restored;
+        let saved = when(*stamp);
         let mut line = match why {
             Why::Rotation => "This workspace continues in a new sandbox.".to_owned(),
             Why::Move => "This workspace continues in a sandbox of another provider.".to_owned(),
-            Why::Lost => {
-                format!(
-                    "The sandbox was lost; this workspace continues in a new one with the files of snapshot {stamp}."
-                )
-            }
-            Why::Ended(LastFiles::Saved) => {
-                format!(
-                    "The sandbox was ended after its files were saved; this workspace continues in a new one with snapshot {stamp}."
-                )
-            }
-            Why::Ended(LastFiles::Unsaved) => {
-                format!(
-                    "The sandbox was ended unsaved; this workspace continues in a new one with the files of snapshot {stamp}."
-                )
-            }
-            Why::Restore => format!("This workspace continues in a new sandbox with the files of snapshot {stamp}."),
+            Why::Lost => format!(
+                "The sandbox was lost; this workspace continues in a new one with the files of snapshot {stamp}, saved \
+                 {saved}. Changes after that are gone, in {root} as well."
+            ),
+            Why::FilesMissing => format!(
+                "The files of the sandbox are missing at its provider; this workspace continues in a new one with the files of \
+                 snapshot {stamp}, saved {saved}. Changes after that are gone, in {root} as well."
+            ),
+            Why::Ended(LastFiles::Saved) => format!(
+                "The sandbox was ended after its files were saved; this workspace continues in a new one with snapshot {stamp}."
+            ),
+            Why::Ended(LastFiles::Unsaved) => format!(
+                "The sandbox was ended unsaved; this workspace continues in a new one with the files of snapshot {stamp}, saved \
+                 {saved}. Changes after that are gone, in {root} as well."
+            ),
+            Why::Restore => format!(
+                "This workspace continues in a new sandbox with the files of snapshot {stamp}, saved {saved}; later changes are \
+                 not in it."
+            ),
+            Why::LostWrites { aside } => format!(
+                "The sandbox came back with older files than it had, which happens when its host loses power: they were set back \
+                 to snapshot {stamp}, saved {saved}. Changes after that are gone, in {root} as well; what the sandbox had is in \
+                 snapshot {aside}."
+            ),
         };
-        if !skipped_generations.is_empty() {
-            line.push_str(&format!(" {} newer snapshots were damaged.", skipped_generations.len()));
-        }
+        line.push_str(&skipped(restored));
         if let (Why::Restore, Some(old)) = (why, old) {
             line.push_str(&format!(
                 " Newer changes may be left in sandbox {old}, which could not be reached; it is not ended, and can be \
@@ -47,7 +60,10 @@ impl Core {
         } else {
             line.push_str(&format!("running processes ({})", some(running.iter().map(String::as_str))));
         }
-        line.push_str(&format!(" and files outside {root}."));
+        match why {
+            Why::LostWrites { .. } => line.push('.'),
+            _ => line.push_str(&format!(" and files outside {root}.")),
+        }
         line.push_str(&self.absent(left_out));
         line
     }
@@ -68,8 +84,19 @@ impl Core {
     }
 }
 
+/// When a snapshot was saved.
+pub(super) fn when(stamp: Stamp) -> String {
+    format!("at {}", stamp.time().strftime("%Y-%m-%d %H:%M:%S UTC"))
+}
+
+/// Which newer snapshots were passed over, and why.
+pub(super) fn skipped(restored: &Restored) -> String {
+    let each = restored.skipped_generations.iter();
+    each.map(|(stamp, flaw)| format!(" The newer snapshot {stamp} was passed over: {flaw}.")).collect()
+}
+
 /// A few of them, and how many more there are.
-fn some<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+pub(super) fn some<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(NAMED);
     let mut text = names.take(NAMED).collect::<Vec<_>>().join(", ");
     if more > 0 {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::core::Core;
 use super::error::Unavailable;
 use super::fence::Ticket;
-use super::wake::Woken;
+use super::wake::{BroughtBack, Woken};
 
 /// Tries to find the sandbox ready, between which somebody else may pause it again.
 const TRIES: usize = 5;
@@ -23,6 +23,7 @@ pub struct Pass {
     sandbox: Sandbox,
     epoch: u64,
     resumed: bool,
+    brought_back: Option<Arc<BroughtBack>>,
     waited: Duration,
     _ticket: Ticket,
 }
@@ -52,6 +53,11 @@ impl Pass {
         self.resumed
     }
 
+    /// The files are those of a snapshot, instead of the sandbox's own, since this pass was asked for.
+    pub fn brought_back(&self) -> Option<&Arc<BroughtBack>> {
+        self.brought_back.as_ref()
+    }
+
     /// For the fence to open and the sandbox to wake.
     pub fn waited(&self) -> Duration {
         self.waited
@@ -68,6 +74,7 @@ impl Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         self.core.touched.store(true, Ordering::Release);
+        self.core.unsaved.store(true, Ordering::Release);
         self.core.changed.notify_one();
     }
 }
@@ -84,6 +91,7 @@ impl Core {
     pub(super) async fn enter(self: &Arc<Self>) -> Result<Pass, Unavailable> {
         let started = Instant::now();
         let mut resumed = false;
+        let mut brought_back = None;
         for _ in 0..TRIES {
             if let Err(error) = self.check().await {
                 // With the turn comes a lease that was lost, if it is free.
@@ -96,12 +104,15 @@ impl Core {
             };
             if let Some((attached, epoch)) = self.is_ready() {
                 let (core, sandbox) = (Arc::clone(self), attached.sandbox);
-                return Ok(Pass { core, sandbox, epoch, resumed, waited: started.elapsed(), _ticket: ticket });
+                let waited = started.elapsed();
+                return Ok(Pass { core, sandbox, epoch, resumed, brought_back, waited, _ticket: ticket });
             }
             drop(ticket);
             let turn = self.turn().await;
             if self.is_ready().is_none() {
-                resumed |= self.wake(&turn).await? != Woken::Attached;
+                let woken = self.wake(&turn).await?;
+                resumed |= !matches!(woken, Woken::Attached);
+                brought_back = woken.brought_back().or(brought_back);
             }
         }
         Err(Unavailable::Busy { workspace: self.name.clone(), after: started.elapsed() })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sdk::{Pause, PauseOutcome};
 use tracing::{info, warn};
 
-use super::core::{Core, Turn};
+use super::core::{Core, SavedFor, Turn};
 use super::details::{Place, Stopped};
 use super::error::{Unavailable, WorkspaceError};
 use super::wake::Found;
@@ -73,9 +73,9 @@ impl Core {
         closed.emptied(self.settings().leave_wait).await;
         // A pause keeps the files too, so that it is right also when they could not be saved.
         let saved = match saving {
-            Saving::Patient => self.save(turn, &sandbox).await.ok(),
+            Saving::Patient => self.save(turn, &sandbox, SavedFor::Stop).await.ok(),
             Saving::Within(time) => {
-                tokio::time::timeout(time, self.save(turn, &sandbox)).await.ok().and_then(Result::ok)
+                tokio::time::timeout(time, self.save(turn, &sandbox, SavedFor::Stop)).await.ok().and_then(Result::ok)
             }
             Saving::None => None,
         };
@@ -159,14 +159,14 @@ impl Core {
         let saved = |result: Result<Saved, SaveError>| result.map(|saved| Some(saved.stamp)).map_err(Into::into);
         match self.look(&place).await? {
             Found::Gone => Ok(None),
-            Found::Running { sandbox, .. } => saved(self.save(turn, &sandbox).await),
+            Found::Running { sandbox, .. } => saved(self.save(turn, &sandbox, SavedFor::Stop).await),
             Found::Paused { .. } => {
                 if let Some(stamp) = self.seat().details.saved_at_pause {
                     return Ok(Some(stamp));
                 }
                 self.wake(turn).await?;
                 let Some(attached) = self.attached() else { return Ok(None) };
-                saved(self.save(turn, &attached.sandbox).await)
+                saved(self.save(turn, &attached.sandbox, SavedFor::Stop).await)
             }
         }
     }

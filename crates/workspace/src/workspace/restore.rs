@@ -1,15 +1,17 @@
 //! Brings a workspace back to a snapshot: in its sandbox where that runs, else in a new one, with another provider if need
 //! be.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sdk::Sandbox;
 use tracing::warn;
 
-use super::core::{Core, Turn};
+use super::core::{Core, SavedFor, Turn};
 use super::details::Stopped;
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{Succession, Target, Why};
+use super::notice::{skipped, when};
 use super::pause::Unsaved;
 use super::wake::Found;
 use crate::chain::chain;
@@ -18,7 +20,7 @@ use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::records::WorkspaceState;
 use crate::shell;
-use crate::snapshot::{Restored, Which};
+use crate::snapshot::{Restored, Stamp, Which};
 
 impl Core {
     /// Brings the workspace to the files of a snapshot: in its sandbox where that runs, else in a new one.
@@ -49,10 +51,29 @@ impl Core {
         }
         let target = Target::First(self.seat().record.provider.clone());
         let succession = Succession { why: Why::Restore, target, which, old, saved: None, running: Vec::new() };
-        let restored = self.succeed(&turn, succession).await?;
+        let (restored, _) = self.succeed(&turn, succession).await?;
         let (provider, sandbox) = self.whereabouts();
         self.tell(EventKind::Restored { stamp: restored.stamp, sandbox, provider }).await;
         Ok(restored)
+    }
+
+    /// Removes a snapshot. What rests on it is forgotten: a sandbox that was saved in it has to be saved again before it goes.
+    pub(super) async fn delete_snapshot(&self, stamp: Stamp) -> Result<bool, WorkspaceError> {
+        let turn = self.turn().await;
+        self.check().await?;
+        let newest = self.house.snapshots.newest(&self.project).await?;
+        self.update(&turn, |_, details| {
+            details.saved_at_pause = details.saved_at_pause.filter(|saved| *saved != stamp);
+            details.mark = details.mark.take().filter(|mark| mark.stamp != stamp);
+            details.unsaved |= newest == Some(stamp);
+        })
+        .await?;
+        if newest == Some(stamp) {
+            self.unsaved.store(true, Ordering::Release);
+        }
+        let deleted = self.house.snapshots.delete(&self.project, stamp).await?;
+        self.house.note_stored(&self.project, self.now()).await;
+        Ok(deleted)
     }
 
     /// Whether the sandbox runs now. One that does not answer is given up, since somebody wants a snapshot instead.
@@ -87,19 +108,29 @@ impl Core {
         closed.emptied(self.settings().leave_wait).await;
         // So that going back can be undone. Who wants the newest wants none that is newer still.
         if let (Which::Exactly(stamp), Unsaved::Keep) = (which, unsaved) {
-            self.save_sparing(turn, sandbox, Some(stamp)).await?;
+            self.save_sparing(turn, sandbox, SavedFor::Request, Some(stamp)).await?;
         }
         // What ran on would write into the files that come back.
         if let Err(error) = shell::end_all(sandbox).await {
             warn!(workspace = %self.name, error = %chain(&error), "processes may have gone on through a restore");
         }
         let restored = self.house.snapshots.restore(sandbox, &self.project, which).await?;
-        self.start_services(sandbox, Start::AfterRestore).await;
+        self.unsaved.store(false, Ordering::Release);
+        let ((), mark) =
+            tokio::join!(self.start_services(sandbox, Start::AfterRestore), self.write_mark(sandbox, restored.stamp));
         let head = self.head(sandbox).await;
-        self.update(turn, |_, details| details.head = head.or(details.head.take())).await?;
+        self.update(turn, |_, details| {
+            details.head = head.or(details.head.take());
+            details.mark = mark;
+            details.unsaved = false;
+        })
+        .await?;
         let absent = self.absent(&restored.left_out);
-        let stamp = restored.stamp;
-        self.notice(&format!("The files were set back to snapshot {stamp}; running processes were ended.{absent}"));
+        let skipped = skipped(&restored);
+        let (stamp, saved) = (restored.stamp, when(restored.stamp));
+        self.notice(&format!(
+            "The files were set back to snapshot {stamp}, saved {saved}; running processes were ended.{skipped}{absent}"
+        ));
         let (provider, id) = self.whereabouts();
         self.tell(EventKind::Restored { stamp: restored.stamp, sandbox: id, provider }).await;
         Ok(restored)

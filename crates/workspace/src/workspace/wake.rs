@@ -9,6 +9,7 @@
 //! Moving ── settle: the old sandbox lives, or the snapshot has the files
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sdk::model::SandboxState;
@@ -29,7 +30,11 @@ use crate::faults::{Point, reach};
 use crate::ledger::Verdict;
 use crate::provider::ANSWER_TIME;
 use crate::records::{Size, WorkspaceState};
-use crate::snapshot::Which;
+use crate::snapshot::{Restored, Which};
+
+fn is_files_missing(error: &WorkspaceError) -> bool {
+    matches!(error, WorkspaceError::Sandbox(SandboxError::FilesMissing { .. }))
+}
 
 /// What a look at a sandbox found.
 pub(super) enum Found {
@@ -39,13 +44,32 @@ pub(super) enum Found {
 }
 
 /// What was done to make a workspace ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Woken {
     /// It ran.
     Attached,
     Resumed,
-    /// In a new sandbox.
-    BroughtBack,
+    /// With the files of a snapshot.
+    BroughtBack(Arc<BroughtBack>),
+}
+
+impl Woken {
+    pub(super) fn brought_back(self) -> Option<Arc<BroughtBack>> {
+        match self {
+            Self::BroughtBack(back) => Some(back),
+            Self::Attached | Self::Resumed => None,
+        }
+    }
+}
+
+/// A workspace goes on with the files of a snapshot, since its sandbox does not have them any more.
+#[derive(Debug, Clone)]
+pub struct BroughtBack {
+    /// A word for programs: `sandbox_lost`, `sandbox_ended`, `files_missing` or `writes_lost`.
+    pub reason: &'static str,
+    /// The same for people, with what is gone and since when.
+    pub notice: String,
+    pub restored: Restored,
 }
 
 impl Core {
@@ -88,6 +112,9 @@ impl Core {
         let first = match self.reach_sandbox(turn, &place).await {
             Ok(Some(woken)) => return Ok(woken),
             Ok(None) => return self.lost(turn, &place).await,
+            Err(Unavailable::Failed { source, .. }) if is_files_missing(&source) => {
+                return self.leave_missing(turn, &place).await;
+            }
             Err(Unavailable::Failed { source, .. }) => source,
             Err(error) => return Err(error),
         };
@@ -96,6 +123,9 @@ impl Core {
         match self.reach_sandbox(turn, &place).await {
             Ok(Some(woken)) => Ok(woken),
             Ok(None) => self.lost(turn, &place).await,
+            Err(Unavailable::Failed { source, .. }) if is_files_missing(&source) => {
+                self.leave_missing(turn, &place).await
+            }
             Err(Unavailable::Failed { source, .. }) => Err(Unavailable::Unreachable {
                 workspace: self.name.clone(),
                 id: place.sandbox,
@@ -142,7 +172,8 @@ impl Core {
             Found::Paused { size } => {
                 self.within_budget().await?;
                 match self.resume_sandbox(turn, place, size).await {
-                    Ok(()) => Ok(Some(Woken::Resumed)),
+                    Ok(None) => Ok(Some(Woken::Resumed)),
+                    Ok(Some(back)) => Ok(Some(Woken::BroughtBack(Arc::new(back)))),
                     Err(WorkspaceError::Sandbox(SandboxError::NotFound { .. })) => Ok(None),
                     Err(error) => Err(self.failed(error)),
                 }
@@ -151,7 +182,13 @@ impl Core {
     }
 
     /// Wakes a paused sandbox, and what is declared to run in it.
-    async fn resume_sandbox(&self, turn: &Turn<'_>, place: &Place, size: Size) -> Result<(), WorkspaceError> {
+    /// Says whether it had lost what was written last.
+    async fn resume_sandbox(
+        &self,
+        turn: &Turn<'_>,
+        place: &Place,
+        size: Size,
+    ) -> Result<Option<BroughtBack>, WorkspaceError> {
         let started = Instant::now();
         let client = self.client(&place.provider).await?;
         let provider = self.house.orchestrator.provider(&place.provider)?;
@@ -170,14 +207,20 @@ impl Core {
         self.open_interval(place, &run).await;
         // Before its services, which may take long or never answer: it runs and costs, whatever becomes of them.
         self.tell_resumed(place, &run, started.elapsed()).await;
-        if let Err(error) = devserver::end_leftovers(&sandbox).await {
+        let (ended, lost) = tokio::join!(devserver::end_leftovers(&sandbox), self.find_lost_snapshot(&sandbox));
+        if let Err(error) = ended {
             warn!(workspace = %self.name, error = %chain(&error), "left-over processes may still run");
         }
-        self.start_services(&sandbox, Start::Plain).await;
+        let back = match lost {
+            Some(stamp) => self.restore_lost_writes(turn, &sandbox, stamp).await?,
+            None => None,
+        };
+        let how = if back.is_some() { Start::AfterRestore } else { Start::Plain };
+        self.start_services(&sandbox, how).await;
         self.attach(sandbox, lifetime);
         self.let_live(turn, place).await;
         info!(workspace = %self.name, sandbox = %place, took = ?started.elapsed(), "resumed");
-        Ok(())
+        Ok(back)
     }
 
     async fn tell_resumed(&self, place: &Place, run: &Run, took: Duration) {
@@ -260,23 +303,41 @@ impl Core {
         self.bring_back(turn).await
     }
 
+    /// The provider has the sandbox, and not its files: a new one takes its place. The old one is left as it is, since its files
+    /// may be found again.
+    async fn leave_missing(&self, turn: &Turn<'_>, place: &Place) -> Result<Woken, Unavailable> {
+        self.tell(EventKind::SandboxLost { sandbox: place.sandbox.to_string() }).await;
+        self.bring_back_for(turn, Why::FilesMissing, Some(place.clone())).await
+    }
+
     /// A new sandbox with the files of the newest good snapshot.
     async fn bring_back(&self, turn: &Turn<'_>) -> Result<Woken, Unavailable> {
-        self.within_budget().await?;
         let why = match self.seat().details.stopped {
             Some(Stopped::Ended(files)) => Why::Ended(files),
             _ => Why::Lost,
         };
+        self.bring_back_for(turn, why, None).await
+    }
+
+    async fn bring_back_for(&self, turn: &Turn<'_>, why: Why, old: Option<Place>) -> Result<Woken, Unavailable> {
+        self.within_budget().await?;
         let succession = Succession {
             why,
             target: self.seat().record.provider.clone().into(),
             which: Which::Newest,
-            old: None,
+            old,
             saved: None,
             running: Vec::new(),
         };
         match self.succeed(turn, succession).await {
-            Ok(_) => Ok(Woken::BroughtBack),
+            Ok((restored, notice)) => {
+                let reason = match why {
+                    Why::FilesMissing => "files_missing",
+                    Why::Ended(_) => "sandbox_ended",
+                    _ => "sandbox_lost",
+                };
+                Ok(Woken::BroughtBack(Arc::new(BroughtBack { reason, notice, restored })))
+            }
             Err(WorkspaceError::Unavailable(error)) => Err(error),
             Err(error) => Err(Unavailable::Expired { workspace: self.name.clone(), source: Box::new(error) }),
         }

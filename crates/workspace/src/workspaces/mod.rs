@@ -19,7 +19,7 @@ use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::{Limits, Orchestrator, Skipped};
 use crate::records::{WorkspaceRecord, WorkspaceState};
 use crate::setup::Setup;
-use crate::snapshot::{Listed, ProjectId, Restored, Snapshots, StoreError};
+use crate::snapshot::{Listed, ProjectId, Restored, Snapshots, Stamp, StoreError};
 use crate::workspace::{
     Core, Details, Held, Holding, OpenError, Place, SetUp, SetupError, Workspace, dev_server, read_details,
 };
@@ -76,6 +76,11 @@ pub struct WorkspaceView {
     /// Sandboxes that could not be reached when it went on elsewhere. They may have changes that are nowhere else.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<Abandoned>,
+    /// When its files were last saved, or seen to be in the newest snapshot.
+    pub saved_at: Option<Timestamp>,
+    /// Snapshots may contain values of its variables.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_env_values: bool,
 }
 
 /// A sandbox that a workspace was in, and that was not ended.
@@ -101,6 +106,8 @@ impl WorkspaceView {
             expires_at: record.expires_at,
             sandbox_ends_at: details.run.map(|run| run.ends_at),
             left_behind: details.left_behind.iter().map(Abandoned::from).collect(),
+            saved_at: details.saved_at,
+            allow_env_values: details.allow_env_values,
         }
     }
 }
@@ -228,6 +235,16 @@ impl Workspaces {
     /// When the store is in trouble.
     pub async fn snapshots_of(&self, project: &ProjectId) -> Result<Vec<Listed>, StoreError> {
         self.house.snapshots.list(project).await
+    }
+
+    /// Removes a snapshot of a project that has no workspace any more. False when there is none of that name.
+    ///
+    /// # Errors
+    /// When the store is in trouble; calling again goes on.
+    pub async fn delete_snapshot_of(&self, project: &ProjectId, stamp: Stamp) -> Result<bool, StoreError> {
+        let deleted = self.house.snapshots.delete(project, stamp).await?;
+        self.house.note_stored(project, self.house.settings.clock.now()).await;
+        Ok(deleted)
     }
 
     /// Removes the snapshots of a project for good. Nobody may have a workspace of it.

@@ -12,6 +12,7 @@ mod large;
 mod leases;
 mod life;
 mod limits;
+mod losses;
 mod orphans;
 mod paused_time;
 mod processes;

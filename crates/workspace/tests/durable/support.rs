@@ -80,6 +80,7 @@ pub(crate) fn settings() -> Settings {
         commit_look: Duration::from_millis(200),
         // In the background it would come between any two steps.
         first_snapshot_for: Duration::ZERO,
+        save_interval: Duration::ZERO,
         ..Settings::default()
     }
 }

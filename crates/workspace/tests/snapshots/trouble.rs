@@ -14,13 +14,17 @@ use crate::troubled::{Request, Trouble, Troubled};
 
 const PATIENCE: Duration = Duration::from_millis(1500);
 
+/// Equal files make no other snapshot.
+async fn change(sandbox: &sdk::Sandbox) {
+    run(sandbox, "date +%s%N >small").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_in_trouble_is_tried_again_and_nothing_half_is_left() {
     let server = Server::shared(&[]);
     let (old, new) = tokio::join!(server.sandbox(), server.sandbox());
     // More than one part.
     run(&old, "head -c 9000000 /dev/urandom >big; echo hi >small").await;
-    let wanted = tree(&old).await;
     let store = Troubled::default();
     let snapshots = snapshots(Objects::new(Arc::new(store.clone())).within(PATIENCE));
     let id = project("trouble");
@@ -39,6 +43,7 @@ async fn a_store_in_trouble_is_tried_again_and_nothing_half_is_left() {
     ];
     for trouble in troubles {
         store.expect(trouble.0, trouble.1);
+        change(&old).await;
         let saved = snapshots.save(&old, &id, &SnapshotOptions::default()).await;
         let saved = saved.unwrap_or_else(|error| panic!("{trouble:?}: {error:?}"));
         assert!(store.is_done(), "{trouble:?} was not met");
@@ -49,11 +54,14 @@ async fn a_store_in_trouble_is_tried_again_and_nothing_half_is_left() {
     }
     // Old ones that cannot be removed are no reason to fail; the next save removes them.
     store.expect(Delete, Fail);
+    change(&old).await;
     let saved = snapshots.save(&old, &id, &SnapshotOptions::default()).await.expect("a snapshot");
     assert_eq!((saved.pruned.snapshots.len(), store.is_done()), (0, true));
+    change(&old).await;
     let saved = snapshots.save(&old, &id, &SnapshotOptions::default()).await.expect("a snapshot");
     assert_eq!(saved.pruned.snapshots.len(), 2);
 
+    let wanted = tree(&old).await;
     for trouble in [(List, Fail), (Get, Fail), (Get, Stall)] {
         store.expect(trouble.0, trouble.1);
         let restored = snapshots.restore(&new, &id, Which::Newest).await.expect("a restore");
@@ -101,8 +109,11 @@ async fn a_store_that_lies_about_conditions_is_found_out_and_still_used() {
     let id = project("liar");
     // Those of one process wait for each other, so that nothing rests on the condition.
     let options = SnapshotOptions::default();
+    let writer = sdk::Command::exec("/bin/bash", ["-c", "while date +%s%N >file; do sleep 0.01; done"]);
+    let writer = sandbox.commands().start(writer.cwd("/home/user").no_timeout()).await.expect("a writer");
     let saves = (0..3).map(|_| snapshots.save(&sandbox, &id, &options));
     let saved = futures::future::join_all(saves).await;
+    writer.kill().await.expect("it can be ended");
     let mut stamps: Vec<_> = saved.into_iter().map(|saved| saved.expect("a snapshot").stamp).collect();
     stamps.sort();
     let listed: Vec<_> = snapshots.list(&id).await.expect("a list").iter().map(|listed| listed.stamp).collect();

@@ -1,6 +1,6 @@
 # Decides which generated folders of a directory a snapshot leaves out, and lists them.
 #
-#   excludes.sh ROOT NAMED… -- CERTAIN… -- LIKELY…
+#   excludes.sh ROOT NAMED… -- CERTAIN… -- LIKELY… [-- FILE…]
 #
 # The list goes to standard error: a NUL after each path, and one more NUL at its end. Needs bash; git is asked where it is
 # installed.
@@ -17,10 +17,11 @@ set -u
 root=$1
 shift
 declare -A candidate=() kept=()
-kinds=(named certain likely)
-tracked=() written=()
+kinds=(named certain likely file)
+tracked=() written=() files=()
 for name in "$@"; do
   if [[ $name == -- ]]; then kinds=("${kinds[@]:1}"); continue; fi
+  if [[ ${kinds[0]} == file ]]; then files+=("./$name"); continue; fi
   candidate["/$name"]=${kinds[0]}
   if [[ ${kinds[0]} == likely ]]; then written+=(":(glob)**/$name/**"); else tracked+=(":(glob)**/$name/**"); fi
 done
@@ -43,11 +44,11 @@ list_kept() {
 
 # Marks every folder of a repository that has such a file in it. Fails when git cannot say.
 ask_git() {
-  local directory=$1 path prefix rest files
+  local directory=$1 path prefix rest found
   ((${#candidate[@]})) || return 0
   command -v git >/dev/null || return 1
-  mapfile -d '' -t files < <(list_kept "$directory" || printf '/failed\0')
-  for path in "${files[@]}"; do
+  mapfile -d '' -t found < <(list_kept "$directory" || printf '/failed\0')
+  for path in "${found[@]}"; do
     [[ $path != /failed ]] || return 1
     prefix=$directory rest=$path
     while [[ $rest == */* ]]; do

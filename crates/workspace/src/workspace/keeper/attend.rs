@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::decision::{Due, Facts, due, stop_at};
-use super::{Core, Keeping};
+use super::{Core, Keeping, unsaved_due};
 use crate::clock::later;
 use crate::house::House;
 use crate::records::{WorkspaceRecord, WorkspaceState};
@@ -78,8 +78,10 @@ fn needs_attention_at(now: Timestamp, house: &House, record: &WorkspaceRecord, d
                 expires_at: record.expires_at,
                 failed_at: None,
             };
+            let unsaved = details.unsaved && !settings.save_interval.is_zero();
+            let save_at = unsaved.then(|| unsaved_due(record, details, settings));
             match due(&facts, settings) {
-                Due::Wait(until) => Some(until),
+                Due::Wait(until) => Some(save_at.map_or(until, |at| at.min(until))),
                 _ => Some(now),
             }
         }

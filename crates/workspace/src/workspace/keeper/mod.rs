@@ -15,8 +15,8 @@ use tracing::{info, warn};
 
 pub(crate) use self::attend::needs_attention;
 use self::decision::{Due, Facts, due, patience, stop_at};
-use super::core::{Attached, Core, Turn};
-use super::details::Place;
+use super::core::{Attached, Core, SavedFor, Turn};
+use super::details::{Details, Place};
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{Target, Why};
 use super::pause::Saving;
@@ -25,13 +25,15 @@ use crate::chain::chain;
 use crate::clock::{earlier, later};
 use crate::events::EventKind;
 use crate::provider::ANSWER_TIME;
-use crate::records::WorkspaceState;
+use crate::records::{WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
 
 /// A program that opens a workspace for one command asks by itself; this is for those who stay.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 /// Between two tries to end sandboxes that nobody works in.
 const END_AGAIN: Duration = Duration::from_secs(30);
+/// Work that a process touched and stays with is saved no earlier than this.
+const UNSAVED_GRACE: Duration = Duration::from_secs(60);
 /// What a provider answers to an extension may be off by this much.
 pub(super) const SLACK: Duration = Duration::from_secs(5);
 
@@ -48,6 +50,10 @@ struct Keeping {
     budget_at: Timestamp,
     commit_at: Option<Timestamp>,
     end_at: Timestamp,
+    /// Before work that was touched is saved: a program that runs one command is gone by then, and leaves it to the next.
+    unsaved_grace: Duration,
+    /// When unsaved work was noticed, or a save of it failed.
+    unsaved_since: Option<Timestamp>,
 }
 
 impl Keeping {
@@ -60,8 +66,15 @@ impl Keeping {
             budget_at: later(now, first.min(settings.budget_look)),
             commit_at: None,
             end_at: now,
+            unsaved_grace: if first.is_zero() { Duration::ZERO } else { UNSAVED_GRACE },
+            unsaved_since: None,
         }
     }
+}
+
+/// When unsaved work of a workspace is due to be saved.
+fn unsaved_due(record: &WorkspaceRecord, details: &Details, settings: &Settings) -> Timestamp {
+    later(details.saved_at.unwrap_or(record.created_at), settings.save_interval)
 }
 
 /// Keeps a workspace until it is closed or lost.
@@ -114,6 +127,9 @@ impl Core {
         if ready {
             self.tend_first_snapshot().await?;
             if let Some(at) = self.tend_commits(keeping).await? {
+                next = next.min(at);
+            }
+            if let Some(at) = self.save_unsaved(keeping).await? {
                 next = next.min(at);
             }
             next = next.min(self.tend_budget(keeping).await?);
@@ -210,6 +226,35 @@ impl Core {
         let turn = self.turn().await;
         self.check().await?;
         self.look_for_commit(&turn).await?;
+        Ok(None)
+    }
+
+    /// Saves work that was touched when the newest snapshot is old. Commands go on meanwhile: the fence stays open.
+    async fn save_unsaved(&self, keeping: &mut Keeping) -> Result<Option<Timestamp>, WorkspaceError> {
+        let interval = self.settings().save_interval;
+        if interval.is_zero() || !self.unsaved.load(Ordering::Acquire) {
+            keeping.unsaved_since = None;
+            return Ok(None);
+        }
+        let since = *keeping.unsaved_since.get_or_insert_with(|| self.now());
+        let due = {
+            let seat = self.seat();
+            unsaved_due(&seat.record, &seat.details, self.settings())
+        };
+        let at = due.max(later(since, keeping.unsaved_grace.min(interval)));
+        if self.now() < at {
+            return Ok(Some(at));
+        }
+        let turn = self.turn().await;
+        self.check().await?;
+        let Some((attached, _)) = self.is_ready() else { return Ok(None) };
+        if self.save(&turn, &attached.sandbox, SavedFor::Interval).await.is_err() {
+            // It is told by an event, and tried again after as long a time.
+            let again = later(self.now(), interval);
+            keeping.unsaved_since = Some(again);
+            return Ok(Some(again));
+        }
+        keeping.unsaved_since = None;
         Ok(None)
     }
 

@@ -1,0 +1,156 @@
+//! Which snapshots are removed. Pure.
+//!
+//! The newest whole snapshot is kept, and beside it as many as the count allows: those of a phase before those of a pause, and
+//! newer ones first. Besides the count stay
+//! - all that are younger than the configured time,
+//! - one from before a sharp shrink of the tree, until a newer one is as large or a person confirms the shrink: an empty tree
+//!   that is saved five times would else push out the last snapshot that has the files.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::key::Stamp;
+use super::occasion::Occasion;
+
+/// A snapshot that exists.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Generation {
+    pub(super) stamp: Stamp,
+    /// When the files were last seen to be these.
+    pub(super) saved_at: Timestamp,
+    pub(super) occasion: Occasion,
+    /// What is in it; none of one that is damaged, which cannot be restored.
+    pub(super) tree: Option<TreeSize>,
+}
+
+/// How large a tree is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TreeSize {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
+
+impl TreeSize {
+    /// Has less than half of the files or bytes of the other.
+    fn is_sharply_smaller_than(self, other: Self) -> bool {
+        self.files < other.files.div_ceil(2) || self.bytes < other.bytes.div_ceil(2)
+    }
+}
+
+/// What is kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Retention {
+    /// So many whole ones; at least one.
+    pub(super) keep: usize,
+    /// And all that are younger than this.
+    pub(super) keep_for: Duration,
+    /// And this one.
+    pub(super) spare: Option<Stamp>,
+    /// A person has confirmed that the tree is meant to be as small as it was at this snapshot.
+    pub(super) shrink_confirmed: Option<Stamp>,
+}
+
+impl Retention {
+    /// What gives way, oldest first. `all` is in that order, too.
+    pub(super) fn select_removable(&self, all: &[Generation], now: Timestamp) -> Vec<Stamp> {
+        let keep = self.keep.max(1);
+        let mut whole: Vec<&Generation> = all.iter().rev().filter(|one| one.tree.is_some()).collect();
+        if whole.len() < keep {
+            return Vec::new();
+        }
+        let protected = self.select_before_shrink(&whole);
+        let keep_for = SignedDuration::try_from(self.keep_for).unwrap_or(SignedDuration::MAX);
+        // Stamps may be ahead of the clock, so that no time at all must not mean those.
+        let young = |one: &Generation| !keep_for.is_zero() && now.duration_since(one.saved_at) < keep_for;
+        // After the newest, which is kept in any case.
+        whole[1..].sort_by_key(|one| std::cmp::Reverse((one.occasion, one.stamp)));
+        let counted: BTreeSet<Stamp> = whole.iter().take(keep).map(|one| one.stamp).collect();
+        let oldest = counted.first().copied();
+        let stays = |one: &Generation| {
+            counted.contains(&one.stamp)
+                || protected.contains(&one.stamp)
+                || self.spare == Some(one.stamp)
+                || young(one)
+                // Damaged ones do not count, and go with those that are older than all that are kept.
+                || (one.tree.is_none() && Some(one.stamp) > oldest)
+        };
+        all.iter().filter(|one| !stays(one)).map(|one| one.stamp).collect()
+    }
+
+    /// Those that are larger than every newer one, by far. Each is less than half of the one before it, so that there are few.
+    fn select_before_shrink(&self, newest_first: &[&Generation]) -> BTreeSet<Stamp> {
+        let mut protected = BTreeSet::new();
+        for (place, one) in newest_first.iter().enumerate().skip(1) {
+            let Some(tree) = one.tree else { continue };
+            let newer = newest_first[..place].iter().filter_map(|newer| newer.tree);
+            let confirmed = self.shrink_confirmed.is_some_and(|confirmed| one.stamp < confirmed);
+            if !confirmed && newer.into_iter().all(|newer| newer.is_sharply_smaller_than(tree)) {
+                protected.insert(one.stamp);
+            }
+        }
+        protected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Occasion::{Interval, Phase, Requested, Stop};
+    use super::*;
+
+    fn stamp(second: i64) -> Stamp {
+        Stamp::after(None, Timestamp::from_second(second).expect("a moment"))
+    }
+
+    /// Generations of these occasions and numbers of files, one a minute; none for one that is damaged.
+    #[track_caller]
+    fn check(retention: Retention, all: &[(Occasion, Option<u64>)], removed: &[usize]) {
+        let one = |(place, (occasion, files)): (usize, &(Occasion, Option<u64>))| Generation {
+            stamp: stamp(60 * place as i64),
+            saved_at: stamp(60 * place as i64).time(),
+            occasion: *occasion,
+            tree: files.map(|files| TreeSize { files, bytes: files * 100 }),
+        };
+        let all: Vec<Generation> = all.iter().enumerate().map(one).collect();
+        let now = stamp(60 * all.len() as i64).time();
+        let wanted: Vec<Stamp> = removed.iter().map(|place| all[*place].stamp).collect();
+        assert_eq!(retention.select_removable(&all, now), wanted);
+    }
+
+    const THREE: Retention = Retention { keep: 3, keep_for: Duration::ZERO, spare: None, shrink_confirmed: None };
+
+    #[test]
+    fn the_newest_are_kept_and_phases_before_pauses() {
+        let saved = |occasions: &[Occasion]| occasions.iter().map(|one| (*one, Some(10))).collect::<Vec<_>>();
+        check(THREE, &saved(&[Stop, Stop]), &[]);
+        check(THREE, &saved(&[Stop, Stop, Stop, Stop, Stop]), &[0, 1]);
+        check(THREE, &saved(&[Phase, Phase, Stop, Stop, Stop]), &[2, 3]);
+        check(THREE, &saved(&[Phase, Phase, Phase, Phase, Interval]), &[0, 1]);
+        check(THREE, &saved(&[Requested, Stop, Interval, Interval, Interval]), &[2, 3]);
+        check(Retention { keep: 0, ..THREE }, &saved(&[Phase, Stop]), &[0]);
+        check(Retention { spare: Some(stamp(0)), ..THREE }, &saved(&[Stop; 5]), &[1]);
+        check(Retention { keep_for: Duration::from_secs(150), keep: 1, ..THREE }, &saved(&[Stop; 5]), &[0, 1, 2]);
+    }
+
+    #[test]
+    fn damaged_ones_do_not_count() {
+        check(THREE, &[(Stop, Some(1)), (Stop, None), (Stop, None), (Stop, Some(1)), (Stop, None)], &[]);
+        check(THREE, &[(Stop, None), (Stop, Some(1)), (Stop, None), (Stop, Some(1)), (Stop, Some(1))], &[0]);
+    }
+
+    #[test]
+    fn one_from_before_a_sharp_shrink_stays_until_the_tree_is_as_large_again() {
+        let saved = |files: &[u64]| files.iter().map(|files| (Stop, Some(*files))).collect::<Vec<_>>();
+        check(THREE, &saved(&[100, 3, 3, 3, 3]), &[1]);
+        check(THREE, &saved(&[90, 100, 3, 3, 3, 3, 3]), &[0, 2, 3]);
+        // Half is not less than half.
+        check(THREE, &saved(&[100, 50, 50, 50]), &[0]);
+        check(THREE, &saved(&[100, 3, 3, 99, 3]), &[0, 1]);
+        // After one shrink, another.
+        check(THREE, &saved(&[100, 40, 3, 3, 3]), &[]);
+        let confirmed = Retention { shrink_confirmed: Some(stamp(120)), ..THREE };
+        check(confirmed, &saved(&[100, 3, 3, 3, 3]), &[0, 1]);
+        check(Retention { shrink_confirmed: Some(stamp(60)), ..THREE }, &saved(&[3, 100, 3, 3, 3, 3]), &[0, 2]);
+    }
+}

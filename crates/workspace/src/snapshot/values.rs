@@ -1,0 +1,166 @@
+//! Finds values of a workspace's variables in archives, which are kept in plain text and for long.
+//!
+//! What is searched for are values that look like secrets: a short word or the URL of a service stands in many a file that has a
+//! right to it, and a save that refuses those would lose work.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use aho_corasick::AhoCorasick;
+
+use super::manifest::FilePath;
+use crate::mask;
+
+/// Values below this many bytes are not searched for, whatever the name of their variable.
+const SHORTEST: usize = 8;
+/// The same for variables whose names do not say that they have a secret.
+const SHORTEST_UNNAMED: usize = 16;
+/// What is in the names of variables that have secrets.
+const SECRET_NAMES: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PRIVATE", "COOKIE"];
+
+/// Values that no archive may contain. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct EnvValues(Option<Arc<Finder>>);
+
+struct Finder {
+    /// The variable of each value.
+    names: Vec<String>,
+    longest: usize,
+    finder: AhoCorasick,
+}
+
+/// A file in an archive that contains values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExposedFile {
+    pub path: FilePath,
+    /// The variables whose values it contains.
+    pub variables: Vec<String>,
+}
+
+impl fmt::Display for ExposedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.path.text(), self.variables.join(", "))
+    }
+}
+
+impl EnvValues {
+    /// Those of these variables that look like secrets.
+    pub fn of<'v>(variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Self {
+        let secrets = variables.into_iter().map(|(name, value)| (name, value.trim_matches(['\r', '\n'])));
+        let (names, values): (Vec<String>, Vec<&str>) = secrets
+            .filter(|(name, value)| looks_secret(name, value))
+            .map(|(name, value)| (name.to_owned(), value))
+            .unzip();
+        let longest = values.iter().map(|value| value.len()).max().unwrap_or_default();
+        // Fails only beyond two billion states, which no environment can carry.
+        let finder = AhoCorasick::new(&values).ok().filter(|_| !values.is_empty());
+        Self(finder.map(|finder| Arc::new(Finder { names, longest, finder })))
+    }
+
+    /// Searches one file.
+    pub(super) fn search(&self) -> Search<'_> {
+        Search { finder: self.0.as_deref(), held: Vec::new(), found: BTreeSet::new() }
+    }
+}
+
+/// The values are left out.
+impl fmt::Debug for EnvValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EnvValues").field(&self.0.as_ref().map_or(&[][..], |finder| &finder.names)).finish()
+    }
+}
+
+/// The search of one file, whose content comes in pieces that may cut a value in two.
+pub(super) struct Search<'v> {
+    finder: Option<&'v Finder>,
+    /// The end of what has come, in which a value may begin.
+    held: Vec<u8>,
+    found: BTreeSet<usize>,
+}
+
+impl Search<'_> {
+    pub(super) fn push(&mut self, piece: &[u8]) {
+        let Some(Finder { longest, finder, .. }) = self.finder else { return };
+        let keep = longest - 1;
+        // What lies across the border first, so that the piece itself need not be copied.
+        self.held.extend_from_slice(&piece[..piece.len().min(keep)]);
+        self.found.extend(finder.find_iter(&self.held).map(|found| found.pattern().as_usize()));
+        self.found.extend(finder.find_iter(piece).map(|found| found.pattern().as_usize()));
+        if piece.len() >= keep {
+            self.held.clear();
+            self.held.extend_from_slice(&piece[piece.len() - keep..]);
+        } else {
+            self.held.drain(..self.held.len().saturating_sub(keep));
+        }
+    }
+
+    /// The variables whose values were found.
+    pub(super) fn finish(self) -> Vec<String> {
+        let Some(Finder { names, .. }) = self.finder else { return Vec::new() };
+        self.found.into_iter().map(|place| names[place].clone()).collect()
+    }
+}
+
+/// Whether a value is to be kept out of archives. Its name says so, or it looks as only keys and passwords do.
+fn looks_secret(name: &str, value: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    if value.len() < SHORTEST || mask::is_plain(value) {
+        return false;
+    }
+    if is_place(value) {
+        return false;
+    }
+    let named = SECRET_NAMES.iter().any(|part| name.contains(part));
+    let has = |is: fn(&u8) -> bool| value.as_bytes().iter().any(is);
+    let random = has(u8::is_ascii_digit) && has(u8::is_ascii_alphabetic) && !has(u8::is_ascii_whitespace);
+    named || (value.len() >= SHORTEST_UNNAMED && random)
+}
+
+/// A path, or a URL without a password.
+fn is_place(value: &str) -> bool {
+    match value.split_once("://") {
+        Some((_, rest)) => !rest.split('/').next().unwrap_or_default().contains('@') && !rest.contains('?'),
+        None => value.starts_with(['/', '~']) || value.starts_with("./"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_searched_for_and_settings_are_not() {
+        let check =
+            |name: &str, value: &str, wanted: bool| assert_eq!(looks_secret(name, value), wanted, "{name}={value}");
+        check("API_TOKEN", "the-hidden-value", true);
+        check("OPENAI_API_KEY", "sk-abc12345", true);
+        check("DB", "postgres://me:hidden1@host/db", true);
+        check("ANYTHING", "x9f8a7b6c5d4e3f2a1", true);
+        check("PEM", "-----BEGIN KEY-----\nabc", false);
+        check("PRIVATE_KEY", "-----BEGIN KEY-----\nabc", true);
+        check("API_URL", "https://api.example.com/v1", false);
+        check("KEY_FILE", "/home/user/key.pem", false);
+        check("TOKEN", "short", false);
+        check("NODE_ENV", "production", false);
+        check("GREETING", "hello to all of you", false);
+    }
+
+    #[test]
+    fn values_are_found_wherever_pieces_are_cut() {
+        let values = EnvValues::of([("A_KEY", "0123456789"), ("B_TOKEN", "abcdefghijklmnop"), ("PORT", "3000")]);
+        let text = b"3000 xx0123456789yy abcdefghijklmno abcdefghijklmnop".repeat(2);
+        for size in [1, 2, 3, 7, 9, 10, 15, 16, 17, 1000] {
+            let mut search = values.search();
+            text.chunks(size).for_each(|piece| search.push(piece));
+            assert_eq!(search.finish(), ["A_KEY", "B_TOKEN"], "{size}");
+        }
+        let mut search = values.search();
+        [&b"01234"[..], b"", b"5678", b"_9"].iter().for_each(|piece| search.push(piece));
+        assert_eq!(search.finish(), [""; 0]);
+        let nothing = EnvValues::default();
+        let mut none = nothing.search();
+        none.push(b"0123456789");
+        assert_eq!(none.finish(), [""; 0]);
+    }
+}
