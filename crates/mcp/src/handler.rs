@@ -96,7 +96,11 @@ impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
         let sandbar = Implementation::new("sandbar", env!("CARGO_PKG_VERSION")).with_title("Sandbar");
-        ServerConfig::new(capabilities).with_server_info(sandbar).with_instructions(INSTRUCTIONS)
+        let instructions = match &self.desk.settings.notes {
+            Some(notes) => format!("{INSTRUCTIONS} {notes}"),
+            None => INSTRUCTIONS.to_owned(),
+        };
+        ServerConfig::new(capabilities).with_server_info(sandbar).with_instructions(instructions)
     }
 
     async fn initialize(

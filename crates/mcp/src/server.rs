@@ -32,11 +32,13 @@ pub struct Settings {
     pub detach_after: Duration,
     /// How long a sandbox is kept awake for clients that hold no connection.
     pub idle: Duration,
+    /// What clients are told about the place besides how the tools work.
+    pub notes: Option<String>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { session: None, detach_after: Duration::from_secs(50), idle: Duration::from_secs(600) }
+        Self { session: None, detach_after: Duration::from_secs(50), idle: Duration::from_secs(600), notes: None }
     }
 }
 

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use workspace::WorkspaceName;
+use workspace::setup::PROJECT_DIRECTORY;
 
 /// A token of the user's own choice.
 const TOKEN: &str = "SANDBAR_MCP_TOKEN";
@@ -86,8 +87,8 @@ impl Mcp {
         let stop = stop_on_signals()?;
         let Self { sandbox, workspace, wait, keep_running, template, session, http, token_file, allow_host, endpoint } =
             self;
-        let serve = async |workplaces: Arc<dyn Workplaces>| {
-            let server = Server::new(workplaces, Settings { session, ..Settings::default() });
+        let serve = async |workplaces: Arc<dyn Workplaces>, notes: Option<String>| {
+            let server = Server::new(workplaces, Settings { session, notes, ..Settings::default() });
             match http {
                 None => anyhow::Ok(server.stdio(stop).await?),
                 Some(address) => Ok(listen(server, address, &allow_host, token_file.as_deref(), stop).await??),
@@ -95,16 +96,31 @@ impl Mcp {
         };
         let Some(name) = workspace else {
             let pictures = Pictures::new(&endpoint.config()?);
-            let done = serve(Arc::new(Stay::new(endpoint, Arc::clone(&pictures), template, sandbox))).await;
+            let done = serve(Arc::new(Stay::new(endpoint, Arc::clone(&pictures), template, sandbox)), None).await;
             pictures.close().await;
             return done;
         };
         let house = Arc::new(House::quiet(&endpoint, wait.wait).await?);
+        let notes = describe_place(&house, &name).await;
         let ending = Ending::new(keep_running);
-        let done = serve(Arc::new(Residence::new(Arc::clone(&house), name, ending))).await;
+        let done = serve(Arc::new(Residence::new(Arc::clone(&house), name, ending)), Some(notes)).await;
         house.close(Due::Taken).await;
         done
     }
+}
+
+/// What an agent has to know of a workspace before it works there: where it begins, what is kept, and for how long.
+async fn describe_place(house: &House, name: &WorkspaceName) -> String {
+    let limits = match house.workspaces().show(name).await {
+        Ok(view) => house.workspaces().orchestrator().provider(&view.provider).ok().map(|found| found.limits()),
+        Err(_) => None,
+    };
+    let limits = limits.map_or_else(String::new, |limits| format!(" Limits of its provider: {limits}."));
+    format!(
+        "This is workspace {name}: the shell begins in {PROJECT_DIRECTORY}. Snapshots keep /home/user and bring it into another \
+         sandbox when this one ends; running processes, files elsewhere and folders that are seen to be generated \
+         (node_modules, target) are not in them.{limits}"
+    )
 }
 
 async fn listen(

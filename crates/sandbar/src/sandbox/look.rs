@@ -4,7 +4,7 @@ use super::Session;
 use super::show::{Colour, Show, printable, size};
 use clap::Args;
 use futures::TryStreamExt;
-use sdk::{Entry, EntryKind, SandboxId};
+use sdk::{Entry, EntryKind, Files, SandboxId};
 use serde_json::{Value, json};
 use std::io::{Write, stdout};
 
@@ -31,36 +31,40 @@ pub(crate) struct Ls {
 }
 
 impl Ls {
-    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+    pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let sandbox = session.sandbox(&self.id).await?;
         let files = self.user.map_or_else(|| sandbox.files(), |user| sandbox.files().as_user(user));
-        let entries = files.list_depth(&self.path, self.depth).await?;
-        let show = session.show;
-        if show.json {
-            return Ok(show.object(&entries.iter().map(model).collect::<Vec<_>>())?);
-        }
-        // Of one directory the names say enough; of a tree, where they are.
-        let root = files.stat(&self.path).await?.path;
-        let row = |entry: &Entry| {
-            let below = entry.path.strip_prefix(&root).map_or(entry.path.as_str(), |rest| rest.trim_start_matches('/'));
-            let modified = entry.modified.map_or_else(String::new, |moment| {
-                moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string()
-            });
-            vec![
-                printable(&entry.permissions),
-                printable(&entry.owner),
-                printable(&entry.group),
-                size(entry.size),
-                modified,
-                name(show, entry, below),
-            ]
-        };
-        let rows: Vec<Vec<String>> = entries.iter().map(row).collect();
-        if rows.is_empty() {
-            return Ok(());
-        }
-        Ok(show.table(&["MODE", "OWNER", "GROUP", "SIZE", "MODIFIED", "NAME"], &rows)?)
+        list(&files, &self.path, self.depth, session.show).await
     }
+}
+
+/// Lists a directory.
+pub(crate) async fn list(files: &Files<'_>, path: &str, depth: u32, show: Show) -> anyhow::Result<()> {
+    let entries = files.list_depth(path, depth).await?;
+    if show.json {
+        return Ok(show.object(&entries.iter().map(model).collect::<Vec<_>>())?);
+    }
+    // Of one directory the names say enough; of a tree, where they are.
+    let root = files.stat(path).await?.path;
+    let row = |entry: &Entry| {
+        let below = entry.path.strip_prefix(&root).map_or(entry.path.as_str(), |rest| rest.trim_start_matches('/'));
+        let modified = entry.modified.map_or_else(String::new, |moment| {
+            moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string()
+        });
+        vec![
+            printable(&entry.permissions),
+            printable(&entry.owner),
+            printable(&entry.group),
+            size(entry.size),
+            modified,
+            name(show, entry, below),
+        ]
+    };
+    let rows: Vec<Vec<String>> = entries.iter().map(row).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    Ok(show.table(&["MODE", "OWNER", "GROUP", "SIZE", "MODIFIED", "NAME"], &rows)?)
 }
 
 fn name(show: Show, entry: &Entry, name: &str) -> String {
@@ -122,24 +126,29 @@ pub(crate) struct Cat {
 }
 
 impl Cat {
-    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
+    pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let sandbox = session.sandbox(&self.id).await?;
         let files = self.user.map_or_else(|| sandbox.files(), |user| sandbox.files().as_user(user));
-        let mut objects = Vec::new();
-        for path in &self.paths {
-            if session.show.json {
-                objects.push(json!({ "path": path, "content": files.read_text(path).await? }));
-                continue;
-            }
-            let mut content = files.read_stream(path).await?;
-            while let Some(piece) = content.try_next().await? {
-                stdout().write_all(&piece)?;
-            }
-            stdout().flush()?;
-        }
-        if session.show.json {
-            session.show.object(&objects)?;
-        }
-        Ok(())
+        print(&files, &self.paths, session.show).await
     }
+}
+
+/// Prints files, as they are.
+pub(crate) async fn print(files: &Files<'_>, paths: &[String], show: Show) -> anyhow::Result<()> {
+    let mut objects = Vec::new();
+    for path in paths {
+        if show.json {
+            objects.push(json!({ "path": path, "content": files.read_text(path).await? }));
+            continue;
+        }
+        let mut content = files.read_stream(path).await?;
+        while let Some(piece) = content.try_next().await? {
+            stdout().write_all(&piece)?;
+        }
+        stdout().flush()?;
+    }
+    if show.json {
+        show.object(&objects)?;
+    }
+    Ok(())
 }

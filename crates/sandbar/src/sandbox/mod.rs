@@ -5,7 +5,7 @@
 //! pass on what the command returned.
 
 pub(crate) mod ask;
-mod cp;
+pub(crate) mod cp;
 mod create;
 pub(crate) mod endpoint;
 mod exec;
@@ -17,7 +17,7 @@ mod kill;
 mod life;
 mod list;
 mod logs;
-mod look;
+pub(crate) mod look;
 mod metrics;
 pub(crate) mod run;
 mod shell;

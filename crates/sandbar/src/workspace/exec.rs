@@ -8,9 +8,8 @@ use std::process::ExitCode;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 use workspace::WorkspaceName;
+use workspace::setup::PROJECT_DIRECTORY;
 
-/// The directory that snapshots keep.
-const ROOT: &str = "/home/user";
 /// What the names of the commands begin with that are followed from here. Only who has the workspace follows one, so any
 /// other was left by a program that was killed.
 const MARK: &str = "sandbar-exec-";
@@ -20,12 +19,12 @@ const MARK: &str = "sandbar-exec-";
 #[command(after_help = "\
 Examples:
   sandbar workspace exec shop -- ls -l 'a b'          arguments arrive exactly as given
-  sandbar workspace exec shop -c 'cd project && npm test'
+  sandbar workspace exec shop -c 'npm ci && npm test'
   sandbar workspace exec shop --json -- make          {stdout, stderr, exit_code, duration_ms}
   sandbar workspace exec shop --background -- ./serve  stays when this program has ended
 
-It begins in the directory that snapshots keep, /home/user; the project is in ./project. A paused workspace is woken, \
-one whose sandbox is gone comes back with the files of its newest snapshot; stderr says so.
+It begins in the project, /home/user/project, as the tools do; snapshots keep all of /home/user. A paused workspace is woken, \
+one whose sandbox is gone comes back with the files of its newest snapshot; stderr says so, and since when changes are gone.
 
 While it runs, the workspace is this process's own; others wait for it. Ctrl-C, SIGTERM and a closed terminal end the \
 command. When this program is killed with SIGKILL nothing can be sent any more: the command runs on until the next \
@@ -53,7 +52,9 @@ impl Exec {
         let mark = format!("{MARK}{}", Uuid::new_v4().simple());
         let mut helpers = JoinSet::new();
         helpers.spawn(end_left(pass.sandbox().clone(), MARK, mark.clone()));
-        let done = self.run.beginning_in(ROOT).marked(&mark).run(pass.sandbox(), session.show).await;
+        let begins = pass.sandbox().files().stat(PROJECT_DIRECTORY).await.is_ok_and(|found| found.is_directory());
+        let run = if begins { self.run.beginning_in(PROJECT_DIRECTORY) } else { self.run };
+        let done = run.marked(&mark).run(pass.sandbox(), session.show).await;
         while let Some(ended) = helpers.join_next().await {
             for line in ended.unwrap_or_default() {
                 eprintln!("sandbar: ended what an `exec` that was killed had left running: {}", printable(&line));

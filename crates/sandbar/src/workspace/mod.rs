@@ -8,6 +8,7 @@ mod attach;
 mod create;
 mod destroy;
 mod exec;
+mod files;
 pub(crate) mod house;
 mod life;
 pub(crate) mod look;
@@ -30,6 +31,7 @@ use std::process::ExitCode;
 Examples:
   sandbar workspace create shop --repo . --dev 'npm run dev' --port 3000
   sandbar workspace exec shop -- npm test
+  sandbar workspace cp shop:dist ./dist
   sandbar workspace snapshot shop
   sandbar workspace move shop --to e2b        the files come along; the dev server starts again there
   sandbar workspace pause shop
@@ -52,10 +54,14 @@ pub(crate) struct Workspace {
 #[derive(Subcommand)]
 enum Command {
     Create(Box<create::Create>),
-    #[command(visible_alias = "ls")]
     List(look::List),
     Show(look::ShowOne),
     Exec(exec::Exec),
+    Ls(files::Ls),
+    Read(files::Read),
+    Write(files::Write),
+    Cp(files::Cp),
+    Url(files::Url),
     Snapshot(snapshots::Snapshot),
     Snapshots(snapshots::List),
     Restore(snapshots::Restore),
@@ -92,7 +98,7 @@ impl Workspace {
 
 impl Command {
     async fn run(self, session: &Session) -> anyhow::Result<Ended> {
-        let passes_signals_on = matches!(self, Self::Exec(_));
+        let passes_signals_on = matches!(self, Self::Exec(_) | Self::Cp(_));
         let work = self.done(session);
         if passes_signals_on {
             return work.await.map(Ended::ByItself);
@@ -108,6 +114,11 @@ impl Command {
     async fn done(self, session: &Session) -> anyhow::Result<ExitCode> {
         match self {
             Self::Exec(exec) => return exec.run(session).await,
+            Self::Cp(cp) => return cp.run(session).await,
+            Self::Ls(ls) => ls.run(session).await,
+            Self::Read(read) => read.run(session).await,
+            Self::Write(write) => write.run(session).await,
+            Self::Url(url) => url.run(session).await,
             Self::Create(create) => create.run(session).await,
             Self::List(list) => list.run(session).await,
             Self::Show(show) => show.run(session).await,

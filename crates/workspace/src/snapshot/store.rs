@@ -19,7 +19,8 @@ use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig, UpdateVersion,
+    Attribute, Attributes, ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig,
+    UpdateVersion,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
@@ -123,12 +124,14 @@ pub struct Objects {
     directory: Option<Arc<PathBuf>>,
     patience: Duration,
     conditional: Arc<OnceCell<ConditionalPuts>>,
+    /// The store keeps what kind of content an object has.
+    content_types: bool,
 }
 
 impl Objects {
     /// Objects of any store. Nothing is sent yet.
     pub fn new(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, directory: None, patience: PATIENCE, conditional: Arc::default() }
+        Self { store, directory: None, patience: PATIENCE, conditional: Arc::default(), content_types: false }
     }
 
     /// Objects that are gone with this process.
@@ -180,11 +183,12 @@ impl Objects {
         }
         let store = builder.build().map_err(|error| StoreError::Config { bucket, source: Box::new(error) })?;
         let prefix = Key::from(prefix);
-        Ok(if prefix.as_ref().is_empty() {
+        let objects = if prefix.as_ref().is_empty() {
             Self::new(Arc::new(store))
         } else {
             Self::new(Arc::new(PrefixStore::new(store, prefix)))
-        })
+        };
+        Ok(Self { content_types: true, ..objects })
     }
 
     /// The same objects, with `patience` for each request and each step of a transfer instead of a minute.
@@ -243,10 +247,24 @@ impl Objects {
     }
 
     async fn put_if(&self, key: &Key, content: Bytes, mode: PutMode) -> Result<UpdateVersion, StoreError> {
-        let put = self.store.put_opts(key, content.into(), PutOptions::from(mode));
+        let options = PutOptions { mode, attributes: self.attributes(key), ..PutOptions::default() };
+        let put = self.store.put_opts(key, content.into(), options);
         let done = self.in_time("store", key, put).await?;
         self.make_private(key);
         Ok(done.into())
+    }
+
+    /// What kind of content an object has, by its name. Directories cannot keep it.
+    pub(super) fn attributes(&self, key: &Key) -> Attributes {
+        let kind = match key.extension() {
+            Some("gz") => "application/gzip",
+            Some("json") => "application/json",
+            _ => return Attributes::new(),
+        };
+        match self.content_types {
+            true => Attributes::from_iter([(Attribute::ContentType, kind)]),
+            false => Attributes::new(),
+        }
     }
 
     /// Lets only its owner read an object that is a file. The library makes files as the process's umask says.

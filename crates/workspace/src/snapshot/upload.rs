@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use object_store::path::Path as Key;
-use object_store::{ObjectStoreExt, WriteMultipart};
+use object_store::{ObjectStore as _, PutMultipartOptions, WriteMultipart};
 
 use super::store::{Objects, StoreError};
 
@@ -35,7 +35,11 @@ impl Upload {
             None => {
                 self.first.extend_from_slice(bytes);
                 if self.first.len() >= PART {
-                    let begun = self.objects.store.put_multipart(&self.key);
+                    let options = PutMultipartOptions {
+                        attributes: self.objects.attributes(&self.key),
+                        ..PutMultipartOptions::default()
+                    };
+                    let begun = self.objects.store.put_multipart_opts(&self.key, options);
                     let upload = self.objects.in_time("begin to store", &self.key, begun).await?;
                     let mut parts = WriteMultipart::new_with_chunk_size(upload, PART);
                     parts.put(self.first.split().freeze());

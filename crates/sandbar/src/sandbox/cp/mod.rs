@@ -12,12 +12,14 @@ mod up;
 
 use super::Session;
 use super::interrupt::Stops;
-use super::show::size;
+use super::show::{Show, size};
 use super::values::Place;
 use clap::Args;
 use progress::Progress;
+use sdk::Sandbox;
 use serde_json::json;
 use std::io::{IsTerminal, stderr};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -61,38 +63,13 @@ struct Copied {
 }
 
 impl Cp {
-    pub(crate) async fn run(self, session: &Session) -> anyhow::Result<ExitCode> {
-        let started = Instant::now();
-        let mut stops = Stops::install()?;
-        let progress = Progress::new(session.show.json);
-        let user = self.user.as_deref();
-        let copied = match (&self.from, &self.to) {
+    pub(super) async fn run(self, session: &Session) -> anyhow::Result<ExitCode> {
+        let (sandbox, direction) = match (&self.from, &self.to) {
             (Place::Here(from), Place::Sandbox(to)) => {
-                let sandbox = session.sandbox(&to.id).await?;
-                let up = up::Up::new(&sandbox, user, &progress);
-                let copied = tokio::select! {
-                    copied = up.copy(from, &to.path) => copied,
-                    stop = stops.next() => {
-                        up.tidy().await;
-                        progress.interrupted();
-                        return Ok(stop.exit());
-                    }
-                };
-                if copied.is_err() {
-                    up.tidy().await;
-                }
-                copied
+                (session.sandbox(&to.id).await?, Direction::Up { from, to: &to.path })
             }
             (Place::Sandbox(from), Place::Here(to)) => {
-                let sandbox = session.sandbox(&from.id).await?;
-                let down = down::Down::new(&sandbox, user, &progress);
-                tokio::select! {
-                    copied = down.copy(&from.path, to) => copied,
-                    stop = stops.next() => {
-                        progress.interrupted();
-                        return Ok(stop.exit());
-                    }
-                }
+                (session.sandbox(&from.id).await?, Direction::Down { from: &from.path, to })
             }
             (Place::Here(_), Place::Here(_)) => {
                 return Ok(misunderstood("neither side is in a sandbox; write ID:PATH for the one that is"));
@@ -101,18 +78,68 @@ impl Cp {
                 return Ok(misunderstood("both sides are in a sandbox; copy to this machine first, then from it"));
             }
         };
-        progress.finish();
-        let copied = copied?;
-        self.report(session, &copied, started.elapsed())?;
-        Ok(ExitCode::SUCCESS)
+        copy(&sandbox, direction, self.user.as_deref(), session.show).await
     }
+}
 
-    fn report(&self, session: &Session, copied: &Copied, time: Duration) -> std::io::Result<()> {
+/// What is copied where.
+pub(crate) enum Direction<'a> {
+    /// To the sandbox.
+    Up { from: &'a Path, to: &'a str },
+    /// From it.
+    Down { from: &'a str, to: &'a Path },
+}
+
+/// Copies, and reports what was copied. A signal ends it and leaves no half file.
+pub(crate) async fn copy(
+    sandbox: &Sandbox,
+    direction: Direction<'_>,
+    user: Option<&str>,
+    show: Show,
+) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let mut stops = Stops::install()?;
+    let progress = Progress::new(show.json);
+    let copied = match direction {
+        Direction::Up { from, to } => {
+            let up = up::Up::new(sandbox, user, &progress);
+            let copied = tokio::select! {
+                copied = up.copy(from, to) => copied,
+                stop = stops.next() => {
+                    up.tidy().await;
+                    progress.interrupted();
+                    return Ok(stop.exit());
+                }
+            };
+            if copied.is_err() {
+                up.tidy().await;
+            }
+            copied
+        }
+        Direction::Down { from, to } => {
+            let down = down::Down::new(sandbox, user, &progress);
+            tokio::select! {
+                copied = down.copy(from, to) => copied,
+                stop = stops.next() => {
+                    progress.interrupted();
+                    return Ok(stop.exit());
+                }
+            }
+        }
+    };
+    progress.finish();
+    copied?.report(show, started.elapsed())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Copied {
+    fn report(&self, show: Show, time: Duration) -> std::io::Result<()> {
+        let copied = self;
         for skipped in &copied.skipped {
             eprintln!("sandbar: left out: {skipped}");
         }
-        if session.show.json {
-            return session.show.object(&json!({
+        if show.json {
+            return show.object(&json!({
                 "to": copied.to,
                 "files": copied.files,
                 "bytes": copied.bytes,

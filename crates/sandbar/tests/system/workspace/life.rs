@@ -32,10 +32,10 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     assert!(of(&shown, "expires_at").parse::<jiff::Timestamp>().is_ok(), "{shown}");
     assert_eq!(user.workspace.must(&["list", "--quiet"]), "shop\n");
 
-    let said = user.workspace.json(&["exec", "shop", "--", "sh", "-c", "pwd; cat project/two; echo oops >&2; exit 0"]);
+    let said = user.workspace.json(&["exec", "shop", "--", "sh", "-c", "pwd; cat two; echo oops >&2; exit 0"]);
     assert_eq!(
         (of(&said, "stdout"), of(&said, "stderr"), &said["exit_code"]),
-        ("/home/user\ntwo\n".into(), "oops\n".into(), &json!(0))
+        ("/home/user/project\ntwo\n".into(), "oops\n".into(), &json!(0))
     );
     let failed = user.workspace.run(&["exec", "shop", "--", "sh", "-c", "exit 7"]);
     assert_eq!(failed.status.code(), Some(7), "{failed:?}");
@@ -51,10 +51,10 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     }
     assert!(last["verified"] == true && last["created_at"].is_string(), "{last}");
 
-    user.says("shop", "rm -r kept project");
+    user.says("shop", "cd .. && rm -r project");
     let restored = user.workspace.json(&["restore", "shop", "--snapshot", &of(&saved, "key"), "--discard"]);
     assert_eq!(restored["key"], saved["key"]);
-    assert_eq!(user.says("shop", "cat kept; stat -c %a kept; cat project/two"), "from here600\ntwo\n");
+    assert_eq!(user.says("shop", "cat kept; stat -c %a kept; cat two"), "from here600\ntwo\n");
 
     let rotated = user.workspace.json(&["rotate", "shop"]);
     let second = of(&rotated, "sandboxID");
@@ -67,7 +67,8 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     assert_eq!(text(&again.stderr), "", "once");
 
     let paused = user.workspace.json(&["pause", "shop"]);
-    assert_eq!((&paused["paused"], of(&paused, "sandboxID")), (&json!(true), second.clone()));
+    assert_eq!((&paused["state"], &paused["paused"]), (&json!("paused"), &json!(true)), "text and JSON agree");
+    assert_eq!(of(&paused, "sandboxID"), second);
     assert_eq!(server.call("GET", &format!("/sandboxes/{second}"), None).json()["state"], "paused");
     assert_eq!(user.says("shop", "cat kept"), "from here", "a command wakes it");
     assert_eq!(user.workspace.json(&["show", "shop"])["paused"], false);
@@ -77,6 +78,10 @@ fn files_survive_rotation_pause_loss_and_destruction() {
 
     assert_eq!(server.call("DELETE", &format!("/sandboxes/{second}"), None).status, 204);
     assert_eq!(of(&user.workspace.json(&["list"])[0], "state"), "ended", "looking tells what became of it");
+    let resumed = user.workspace.json(&["resume", "shop"]);
+    let back = &resumed["brought_back"];
+    assert_eq!(of(back, "reason"), "sandbox_lost", "the command itself tells: {resumed}");
+    assert!(of(back, "notice").contains("Changes after that are gone, in /home/user as well"), "{resumed}");
     assert_eq!(user.says("shop", "cat kept"), "from here", "a lost sandbox comes back with the newest snapshot");
 
     let refused = user.workspace.fails(1, &["destroy", "shop"]);
@@ -92,7 +97,7 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     let back = user.workspace.json(&["create", "shop", "--repo", directory]);
     assert!(back["notes"].to_string().contains("left out"), "the repository gives way to the snapshot: {back}");
     assert_eq!(of(&back, "provider"), "local");
-    assert_eq!(user.says("shop", "cat kept project/two"), "last\ntwo\n");
+    assert_eq!(user.says("shop", "cat kept two"), "last\ntwo\n");
     user.workspace.must(&["destroy", "shop", "--yes"]);
 }
 
@@ -121,7 +126,7 @@ fn a_failed_step_is_named_and_taken_up_again() {
     let fixed = crate::support::Program::new("sandbox").at(&server).run(&["exec", &id, "--", "touch", "/tmp/fixed"]);
     assert!(fixed.status.success(), "{fixed:?}");
     assert_eq!(of(&user.workspace.json(&create), "sandboxID"), id);
-    assert_eq!(user.says("shop", "cat project/done"), "once\n", "what was done is not done again");
+    assert_eq!(user.says("shop", "cat done"), "once\n", "what was done is not done again");
     let exists = user.workspace.fails(1, &create);
     assert!(exists.contains("there is a workspace shop already"), "{exists}");
     user.workspace.must(&["destroy", "shop", "--yes"]);
@@ -141,7 +146,7 @@ fn one_process_at_a_time_has_a_workspace() {
     let id = user.sandbox("shop");
     let sandbox = crate::support::Program::new("sandbox").at(&server);
     eventually("the command runs", Duration::from_secs(30), || {
-        sandbox.run(&["exec", &id, "--", "test", "-e", "begun"]).status.success().then_some(())
+        sandbox.run(&["exec", &id, "--", "test", "-e", "project/begun"]).status.success().then_some(())
     });
     let refused = user.workspace.fails(1, &["snapshot", "shop", "--wait", "0"]);
     assert!(refused.contains(&format!("in use by process {} on", long.id())), "{refused}");
@@ -153,6 +158,51 @@ fn one_process_at_a_time_has_a_workspace() {
     assert_eq!(text(&waited.stdout), "after\n", "who waits comes next: {waited:?}");
     assert!(long.wait().expect("it ends").success());
     user.workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+#[test]
+fn files_go_in_and_out_and_what_is_not_kept_is_told_before() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::of(&server);
+    user.workspace.must(&["create", "shop"]);
+    let written = user.workspace.run_with(b"hello", &["write", "shop", "dist/index.html"]);
+    assert!(written.status.success(), "{written:?}");
+    assert_eq!(user.workspace.must(&["read", "shop", "dist/index.html"]), "hello");
+    assert_eq!(user.says("shop", "pwd; cat dist/index.html"), "/home/user/project\nhello");
+    let listed = user.workspace.json(&["ls", "shop", "dist"]);
+    assert_eq!(of(&listed[0], "path"), "/home/user/project/dist/index.html");
+    let place = tempfile::tempdir().expect("a directory");
+    let here = place.path().join("copied").to_str().expect("text").to_owned();
+    user.workspace.must(&["cp", "shop:dist", &here]);
+    assert_eq!(std::fs::read(format!("{here}/index.html")).expect("copied"), b"hello");
+    user.workspace.must(&["cp", &format!("{here}/."), "shop:again"]);
+    assert_eq!(user.workspace.must(&["read", "shop", "again/index.html"]), "hello");
+    let url = user.workspace.must(&["url", "shop", "3000"]);
+    assert!(url.starts_with("http") && url.contains("3000"), "{url}");
+
+    user.says("shop", "mkdir node_modules && touch package.json node_modules/x");
+    let shown = user.workspace.json(&["show", "shop"]);
+    assert_eq!(shown["left_out"], json!(["project/node_modules"]), "before anything is gone");
+    assert_eq!(of(&shown["limits"], "ephemeral"), "filesystem lost when stopped");
+    let rotated = user.workspace.run(&["rotate", "shop"]);
+    assert!(text(&rotated.stderr).contains("not taken along: project/node_modules"), "{rotated:?}");
+    assert_eq!(user.says("shop", "ls"), "again\ndist\npackage.json\n", "what was written by hand is there");
+
+    let first = user.workspace.json(&["snapshot", "shop"]);
+    assert_eq!((&first["unchanged"], &first["left_out"]), (&json!(true), &json!([])), "{first}");
+    user.says("shop", "echo new >file");
+    let second = user.workspace.json(&["snapshot", "shop"]);
+    assert_eq!(second["unchanged"], json!(false));
+    let key = of(&second, "key");
+    assert!(user.workspace.fails(1, &["snapshots", "shop", "--delete", &key]).contains("--yes"));
+    let deleted = user.workspace.json(&["snapshots", "shop", "--delete", &key, "--yes"]);
+    assert!(deleted["deleted"][0].as_str().is_some_and(|stamp| key.contains(stamp)), "{deleted}");
+    let left = user.workspace.json(&["snapshots", "shop"]);
+    assert!(left.as_array().expect("a list").iter().all(|one| of(one, "key") != key), "{left}");
+    assert!(user.workspace.fails(1, &["destroy", "shop", "--purge"]).contains("--yes"));
+    let purged = user.workspace.json(&["destroy", "shop", "--purge", "--yes"]);
+    assert_eq!(purged["destroyed"], json!(true));
+    assert!(user.workspace.fails(1, &["snapshots", "shop"]).contains("there is no workspace shop"), "nothing is left");
 }
 
 #[test]

@@ -79,8 +79,11 @@ fn a_workspace_moves_with_its_dev_server_and_its_bill() {
     let taken = pictures(&here, "shop");
     assert_eq!(files_of(&taken, "devserver-").len(), 2, "desktop and mobile: {taken:?}");
 
-    user.says("shop", "cd project && echo '<h1>new</h1>' >>index.html && git -c user.name=T -c user.email=t@example.com commit -qam new");
-    let commit = user.says("shop", "git -C project rev-parse HEAD");
+    user.says(
+        "shop",
+        "echo '<h1>new</h1>' >>index.html && git -c user.name=T -c user.email=t@example.com commit -qam new",
+    );
+    let commit = user.says("shop", "git rev-parse HEAD");
     let taken = pictures(&here, "shop");
     assert_eq!(files_of(&taken, commit.trim()).len(), 2, "the commit was noticed: {taken:?}");
 
@@ -89,7 +92,7 @@ fn a_workspace_moves_with_its_dev_server_and_its_bill() {
     assert_eq!(of(&moved, "provider"), "there");
     assert!(page(&there, &second, 3000).contains("<h1>new</h1>"), "the dev server runs there");
     assert_eq!(here.call("GET", &format!("/sandboxes/{first}"), None).status, 404, "the old sandbox is ended");
-    assert_eq!(user.says("shop", "ls project"), "index.html\ninstalled\n", "generated files were made again");
+    assert_eq!(user.says("shop", "ls"), "index.html\ninstalled\n", "generated files were made again");
     let same = user.workspace.fails(1, &["move", "shop", "--to", "there"]);
     assert!(same.contains("at there already"), "{same}");
 
