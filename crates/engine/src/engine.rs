@@ -180,9 +180,10 @@ impl Engine {
         }))
     }
 
-    /// Ends every sandbox that is not in `keep_running` and moves the files of all that are not in `keep_files` to the trash,
-    /// but for volumes that have content, which stay where they are. Gives the names of what was ended or moved. Finds what
-    /// a server or launcher that was killed left behind.
+    /// Ends every sandbox that is not in `keep_running` and moves the files of all that are not in
+    /// `keep_files` to the trash, but for volumes that have content, which stay where they are.
+    /// Gives the names of what was ended or moved. Finds what a server or launcher that was killed
+    /// left behind.
     pub async fn sweep(
         &self,
         keep_running: &HashSet<String>,
@@ -258,7 +259,8 @@ impl Engine {
         blocking(move || shared.workshop.pool.commit().map_err(EngineError::io("write the pool out"))).await
     }
 
-    /// Makes a volume that sandboxes can have, see [`Boot::volumes`]. [`Engine::remove_files`] removes it.
+    /// Makes a volume that sandboxes can have, see [`Boot::volumes`]. [`Engine::remove_files`]
+    /// removes it.
     pub async fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || shared.workshop.create_volume(&name, limit_bytes)).await

@@ -21,7 +21,8 @@ pub enum EngineError {
     /// The name is no sandbox name, or the request contradicts itself: the caller's mistake.
     #[error("invalid request: {0}")]
     Invalid(String),
-    /// Files that were to be booted, mounted or copied are not in the pool: nothing was made in their place.
+    /// Files that were to be booted, mounted or copied are not in the pool: nothing was made in
+    /// their place.
     #[error("files {name} are missing from the pool at {}", path.display())]
     FilesMissing { name: String, path: PathBuf },
     /// Every range of ids is in use: fewer sandboxes at once.

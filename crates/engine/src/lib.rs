@@ -84,7 +84,8 @@ pub struct Boot {
 /// Where the files of a boot come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootFiles {
-    /// There are none under that name, and empty ones are made: the first boot of a sandbox of the base.
+    /// There are none under that name, and empty ones are made: the first boot of a sandbox of the
+    /// base.
     Create,
     /// They are there, from an earlier boot or a copy. Missing ones fail the boot.
     Open,

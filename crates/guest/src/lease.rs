@@ -1,7 +1,9 @@
-//! The guest's own end: when the lease ran out and no server renewed it, or paused the sandbox, within its grace.
+//! The guest's own end: when the lease ran out and no server renewed it, or paused the sandbox,
+//! within its grace.
 //!
-//! The end of a lease is told by the wall clock and kept by one that nobody sets, so that a wall clock that leaps ends nothing. The
-//! grace is counted while awake: a sandbox thawed long after its lease must hear of the new one before it judges.
+//! The end of a lease is told by the wall clock and kept by the monotonic clock, so that a wall
+//! clock that leaps ends nothing. The grace is counted while awake: a sandbox thawed long after its
+//! lease must hear of the new one before it judges.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use crate::state::Guest;
 /// A lease without an end is looked at this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// A lease, by a clock that nobody sets.
+/// A lease, by the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaseEnd {
     /// None: it has no end.
@@ -95,7 +97,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_wall_clock_that_stands_still_ends_nothing_late() {
-        // The wall clock does not move in this test, as after it was set back; the lease ends all the same.
+        // The wall clock does not move in this test, as after it was set back; the lease ends all
+        // the same.
         let begun = Instant::now();
         run_out(guest(unix_ms() + 60_000, Some(0))).await;
         let elapsed = begun.elapsed();

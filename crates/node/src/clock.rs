@@ -1,7 +1,8 @@
 //! The clocks, passed in so that tests can let them stand still or leap.
 //!
-//! Two of them: the wall clock, which is shown and recorded and which others may set, and the uptime, which nobody sets.
-//! Leases follow the uptime while a server lives: a wall clock that is set ends no sandbox early.
+//! Two of them: the wall clock, which is shown and recorded and which others may set, and the
+//! uptime (`CLOCK_BOOTTIME`). Leases follow the uptime while a server lives: a wall clock that is
+//! set ends no sandbox early.
 
 use jiff::{SignedDuration, Timestamp};
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,5 +1,6 @@
-//! What is kept beside files in the pool: enough to write a lost record again. No secrets are in it: tokens are made anew when
-//! a record is written again, values of variables, headers and proxies are left out.
+//! What is kept beside files in the pool: enough to write a lost record again. No secrets are in
+//! it: new tokens are made when a record is written again, values of variables, headers and
+//! proxies are left out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -72,7 +73,8 @@ pub struct DescribedBuild {
 impl Description {
     pub(crate) fn for_sandbox(record: &Record) -> Self {
         let lists = record.egress.lists();
-        // Its traffic went through a proxy, whose password is not kept: without it the sandbox reaches nothing.
+        // Its traffic went through a proxy, whose password is not kept: without it the sandbox
+        // reaches nothing.
         let allow_internet = if lists.proxy.is_some() { Some(false) } else { record.allow_internet };
         let plain = Lists { headers: BTreeMap::new(), proxy: None, ..lists.clone() };
         Self::Sandbox(Box::new(DescribedSandbox {

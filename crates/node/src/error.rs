@@ -25,8 +25,8 @@ pub enum SandboxError {
     /// It was deleted while a sandbox that mounts it was being made.
     #[error("volume '{0}' not found")]
     VolumeGone(String),
-    /// A record names files that the pool does not have. They are never replaced by empty ones: the caller restores a copy
-    /// of its own, or the operator brings them back.
+    /// A record names files that the pool does not have. They are never replaced by empty ones: the
+    /// caller restores a copy of its own, or the operator brings them back.
     #[error(
         "the files of {owner} are missing from the pool at {}, and nothing was started in their place; \
          `sandbar recover` lists what can be brought back",
@@ -75,7 +75,8 @@ pub enum CreateError {
 /// The sandboxes of this machine could not be taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The records are gone and the files are not. They are left alone: a sweep by an empty database would take them all.
+    /// The records are gone and the files are not. They are left alone: a sweep by an empty
+    /// database would take them all.
     #[error(
         "{} is missing or empty, but the pool holds the files of {files} sandboxes, templates, volumes and build steps",
         database.display()

@@ -83,10 +83,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the sandboxes recorded in the directory `data`: adopts the living, cleans up after the dead.
+    /// Opens the sandboxes recorded in the directory `data`: adopts the living, cleans up after the
+    /// dead.
     ///
     /// # Errors
-    /// [`OpenError::DatabaseMissing`] when there are files and no database, unless that is accepted.
+    /// [`OpenError::DatabaseMissing`] when there are files and no database, unless that is
+    /// accepted.
     pub async fn open(
         data: &Path,
         engine: Arc<dyn Engine>,
@@ -94,7 +96,8 @@ impl Node {
         on_missing: OnMissing,
     ) -> Result<Arc<Self>, OpenError> {
         let database = data.join(DATABASE);
-        // Before it is opened, which would make it: the next start would take the empty one for the truth.
+        // Before it is opened, which would make it: the next start would take the empty one for the
+        // truth.
         if on_missing == OnMissing::Refuse && is_absent(&database)? {
             let files = engine.files().await?.len();
             if files > 0 {
@@ -139,8 +142,8 @@ impl Node {
         self.world.clock.now()
     }
 
-    /// Brings records and machines into agreement. Afterwards nothing runs that no record names, and files that none names are in
-    /// the trash.
+    /// Brings records and machines into agreement. Afterwards nothing runs that no record names,
+    /// and files that none names are in the trash.
     async fn take_over(&self) -> Result<(), OpenError> {
         let (engine, records, now) = (&self.world.engine, &self.world.records, self.world.clock.now());
         let (mut kept, mut ended_leases) = (Vec::new(), HashSet::new());
@@ -198,8 +201,8 @@ impl Node {
         Ok(())
     }
 
-    /// Says what a sweep took beyond the sandboxes whose lease has ended, and deletes the files of builds that were broken off: they
-    /// are of no use without the build.
+    /// Says what a sweep took beyond the sandboxes whose lease has ended, and deletes the files of
+    /// builds that were broken off: they are of no use without the build.
     async fn report_swept(&self, names: &[String], ended_leases: &HashSet<FilesId>) -> Result<(), OpenError> {
         let files = names.iter().filter_map(|name| name.parse::<FilesId>().ok());
         let unexpected = files.filter(|files| !ended_leases.contains(files));

@@ -107,7 +107,8 @@ pub struct Trashed {
     pub description: Option<Description>,
 }
 
-/// The files of the pool by their names: what describes them, and the trash for those that no record names.
+/// The files of the pool by their names: what describes them, and the trash for those that no
+/// record names.
 #[async_trait]
 pub trait Trash: Send + Sync {
     /// All files that are kept, those of volumes too, without the trash.
@@ -128,8 +129,8 @@ pub trait Trash: Send + Sync {
 /// Makes machines and keeps their files.
 #[async_trait]
 pub trait Engine: Trash {
-    /// Starts process 1; the machine's guest can be called at once. [`EngineError::FilesMissing`] when files are not there that
-    /// should be, the machine's own or those of a volume.
+    /// Starts process 1; the machine's guest can be called at once. [`EngineError::FilesMissing`]
+    /// when files are not there that should be, the machine's own or those of a volume.
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError>;
     /// Finds a machine that an earlier server booted; `None` when it is not alive. A frozen one stays frozen.
     async fn adopt(
@@ -138,8 +139,8 @@ pub trait Engine: Trash {
         instance: Instance,
         egress: Policy,
     ) -> Result<Option<Arc<dyn Machine>>, EngineError>;
-    /// Ends every machine not in `running` and moves all files not in `files` to the trash, but for volumes with content, which
-    /// stay. Returns what it ended or moved.
+    /// Ends every machine not in `running` and moves all files not in `files` to the trash, but for
+    /// volumes with content, which stay. Returns what it ended or moved.
     async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError>;
     /// Removing what is already absent succeeds.
     async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError>;

@@ -24,8 +24,8 @@ use crate::template::{
 use crate::volume::Volume;
 use crate::world::World;
 
-/// Between two looks at the trash. The first look is this long after the start, so that a clock which is wrong at boot has time to
-/// be set right before anything is deleted by it.
+/// Between two looks at the trash. The first look is this long after the start, so that a clock
+/// which is wrong at boot has time to be set right before anything is deleted by it.
 const TRASH_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Lease of a recovered sandbox of which nothing is known.
 const LEASE: Duration = Duration::from_secs(300);
@@ -82,11 +82,12 @@ impl Node {
         recoverable(&self.world).await
     }
 
-    /// Brings back what `text` names: the name of files, the id of a sandbox, the id or name of a template or volume. Where several
-    /// bear that name, the newest.
+    /// Brings back what `text` names: the name of files, the id of a sandbox, the id or name of a
+    /// template or volume. Where several bear that name, the newest.
     ///
     /// # Errors
-    /// [`RecoverError::NotFound`] when there is nothing of that name, also when another call has just brought it back.
+    /// [`RecoverError::NotFound`] when there is nothing of that name, also when another call has
+    /// just brought it back.
     pub async fn recover(&self, text: &str) -> Result<Recovered, RecoverError> {
         let (world, tasks, text) = (Arc::clone(&self.world), self.tasks.clone(), text.to_owned());
         self.complete(async move {
@@ -102,8 +103,8 @@ impl Node {
         .await
     }
 
-    /// Describes what an older server left without a description, then empties the trash of what was in it for long enough,
-    /// until the server stops.
+    /// Describes what an older server left without a description, then empties the trash of what
+    /// was in it for long enough, until the server stops.
     pub(crate) async fn maintain_pool(world: Arc<World>) {
         let stop = world.stop.clone();
         stop.run_until_cancelled(async {

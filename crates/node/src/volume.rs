@@ -113,7 +113,8 @@ impl Volumes {
         }
     }
 
-    /// Stores a volume whose files were brought back. Its name is changed if another volume has it by now.
+    /// Stores a volume whose files were brought back. Its name is changed if another volume has it
+    /// by now.
     pub(crate) async fn adopt(&self, mut volume: Volume) -> Result<Arc<Volume>, RecordsError> {
         let _turn = self.changing.lock().await;
         if self.all().iter().any(|known| known.name == volume.name) {

@@ -173,7 +173,8 @@ impl World {
         check_room(registry.values(), self.config.max_sandboxes)
     }
 
-    /// Keeps beside files what they are, for the day the record that names them is lost. Nothing depends on it before.
+    /// Keeps beside files what they are, for the day the record that names them is lost. Nothing
+    /// depends on it before.
     pub(crate) async fn describe(&self, files: &FilesId, description: &Description) {
         if let Err(error) = self.engine.describe(files, description).await {
             warn!(%files, %error, "files are without a description");

@@ -85,8 +85,9 @@ impl fmt::Debug for GuestConfig {
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
     pub ends_unix_ms: Option<u64>,
-    /// How long the guest waits after that for a server before it ends itself: short where the server would kill the sandbox, long
-    /// where it would pause it, since the memory goes with the guest. Absent: [`LEASE_GRACE_SECONDS`].
+    /// How long the guest waits after that for a server before it ends itself: short where the
+    /// server would kill the sandbox, long where it would pause it, since the memory goes with the
+    /// guest. Absent: [`LEASE_GRACE_SECONDS`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<u32>,
 }

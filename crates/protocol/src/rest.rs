@@ -28,10 +28,12 @@ pub struct ErrorBody {
     pub error_code: Option<String>,
 }
 
-/// `error_code` of a 410: the sandbox has a record, and the server's pool does not have its files. The server neither
-/// boots it empty nor removes the record. A client restores a copy of its own; an operator runs `sandbar recover`.
+/// `error_code` of a 410: the sandbox has a record, and the server's pool does not have its files.
+/// The server neither boots it empty nor removes the record. A client restores a copy of its own;
+/// an operator runs `sandbar recover`.
 pub const SANDBOX_FILES_MISSING: &str = "sandbox_files_missing";
-/// `error_code` of a 410: the files of the template or snapshot are missing. Building it again helps.
+/// `error_code` of a 410: the files of the template or snapshot are missing. Building it again
+/// helps.
 pub const TEMPLATE_FILES_MISSING: &str = "template_files_missing";
 /// `error_code` of a 410: the files of a volume are missing.
 pub const VOLUME_FILES_MISSING: &str = "volume_files_missing";

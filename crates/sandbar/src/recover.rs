@@ -10,8 +10,9 @@ use std::process::ExitCode;
 
 /// List files that no record names, and bring them back as paused sandboxes, templates or volumes.
 ///
-/// When the server starts, it moves files that none of its records names to a trash in its pool, for example after an older copy of
-/// its database was put back. They stay there for days (`trash_days`). Volumes are never moved.
+/// When the server starts, it moves files that none of its records names to a trash in its pool,
+/// for example after an older copy of its database was put back. They stay there for days
+/// (`trash_days`). Volumes are never moved.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -115,8 +115,9 @@ pub(crate) struct Up {
     /// End all sandboxes when the server stops
     #[arg(long)]
     ephemeral: bool,
-    /// Start although the database or the pool of the data directory is missing. Files that no record names go to the trash
-    /// (`sandbar recover`); sandboxes whose files are missing are listed and cannot be resumed
+    /// Start although the database or the pool of the data directory is missing. Files that no
+    /// record names go to the trash (`sandbar recover`); sandboxes whose files are missing are
+    /// listed and cannot be resumed
     #[arg(long)]
     accept_missing_files: bool,
     /// Serve plain E2B, without what Sandbar adds to it
@@ -498,7 +499,8 @@ pub(crate) async fn open_node(
 
 async fn open_engine(config: &Config, directory: &DataDirectory, on_missing: OnMissing) -> anyhow::Result<Engine> {
     let data = directory.path();
-    // Opening the engine makes a pool where there is none: not while records say that there was one.
+    // Opening the engine makes a pool where there is none: not while records say that there was
+    // one.
     if on_missing == OnMissing::Refuse && !engine::pool::exists(data) {
         let files = Node::count_recorded_files(data).await.context("cannot open the sandboxes' records")?;
         if files > 0 {

@@ -9,12 +9,15 @@ use super::{Pool, PoolError, PoolKind, Volume, check_name, is_subvolume};
 use crate::sys::btrfs;
 
 impl Pool {
-    /// Makes volume `to`, which must not exist, with all that `from` holds. Whoever writes to `from` must be stopped first.
+    /// Makes volume `to`, which must not exist, with all that `from` holds. Whoever writes to
+    /// `from` must be stopped first.
     /// The copy is on the disk when this returns: on btrfs the kernel commits a snapshot by itself.
     ///
-    /// On btrfs a crash leaves the whole copy or none; elsewhere part of one may be left under the new name.
+    /// On btrfs a crash leaves the whole copy or none; elsewhere part of one may be left under the
+    /// new name.
     /// # Errors
-    /// [`PoolError::NoSpace`] when the host is nearly full; [`PoolError::Missing`] when there is no `from`.
+    /// [`PoolError::NoSpace`] when the host is nearly full; [`PoolError::Missing`] when there is no
+    /// `from`.
     pub fn copy(&self, from: &str, to: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
         check_name(from)?;
         check_name(to)?;

@@ -69,7 +69,8 @@ pub enum PoolError {
     /// Freeing space on the host or removing sandboxes helps.
     #[error("the disk has {free} bytes left, and {reserve} are kept free for what already runs")]
     NoSpace { free: u64, reserve: u64 },
-    /// It was to be opened or copied. Only a create makes a volume: an empty one in its place would look like its content.
+    /// It was to be opened or copied. Only a create makes a volume: an empty one in its place would
+    /// look like its content.
     #[error("volume {name} is missing: there is nothing at {}", path.display())]
     Missing { name: String, path: PathBuf },
     #[error("{0:?} cannot be the name of a volume")]
@@ -231,7 +232,8 @@ impl Pool {
 
     /// Makes volume `name`, which must not exist, with this limit.
     /// # Errors
-    /// [`PoolError::NoSpace`] when the host is nearly full: a full host turns the pool read-only for all sandboxes.
+    /// [`PoolError::NoSpace`] when the host is nearly full: a full host turns the pool read-only
+    /// for all sandboxes.
     pub fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
         check_name(name)?;
         self.check_space()?;

@@ -43,7 +43,8 @@ struct TrashNote {
 }
 
 impl Pool {
-    /// Keeps `note` beside volume `name`, in the place of an earlier one. Not charged to the volume.
+    /// Keeps `note` beside volume `name`, in the place of an earlier one. Not charged to the
+    /// volume.
     pub fn write_note(&self, name: &str, note: &Value) -> Result<(), PoolError> {
         check_name(name)?;
         self.check_present(name)?;
@@ -80,7 +81,8 @@ impl Pool {
 
     /// Makes what is in the trash as `name` a volume again.
     /// # Errors
-    /// [`PoolError::Missing`] when the trash does not have it, [`PoolError::Io`] when there is a volume of that name.
+    /// [`PoolError::Missing`] when the trash does not have it, [`PoolError::Io`] when there is a
+    /// volume of that name.
     pub fn take_from_trash(&self, name: &str) -> Result<(), PoolError> {
         check_name(name)?;
         let trash = self.root.join(DIRECTORY);
@@ -153,7 +155,8 @@ impl Pool {
     }
 }
 
-/// Gives what is in the trash as `name` another name, which is one of a volume, too: the newest has the name itself.
+/// Gives what is in the trash as `name` another name, which is one of a volume, too: the newest has
+/// the name itself.
 fn make_way(trash: &Path, name: &str) -> io::Result<()> {
     if !trash.join(name).exists() {
         return Ok(());

@@ -50,7 +50,8 @@ impl VolumeDirectory {
     pub fn create(directory: &Path) -> io::Result<Self> {
         let volume = Self::at(directory);
         fs::create_dir_all(&volume.staging)?;
-        // Made ready before it has its name: a crash leaves no volume that its user cannot write to.
+        // Made ready before it has its name: a crash leaves no volume that its user cannot write
+        // to.
         let fresh = volume.staging.join("files");
         fs::create_dir(&fresh)?;
         fs::set_permissions(&fresh, Permissions::from_mode(0o755))?;
@@ -59,8 +60,8 @@ impl VolumeDirectory {
         Ok(volume)
     }
 
-    /// The volume in `directory`; clears away what a server left half done. None when its files are not there: they are
-    /// never made again.
+    /// The volume in `directory`; clears away what a server left half done. None when its files are
+    /// not there: they are never made again.
     pub fn open(directory: &Path) -> io::Result<Option<Self>> {
         let volume = Self::at(directory);
         if !volume.files.is_dir() {

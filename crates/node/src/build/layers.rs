@@ -31,7 +31,8 @@ impl Layers {
         Self { records, known: Mutex::default() }
     }
 
-    /// Reads what earlier servers stored. States whose files are not `present` are forgotten: a build does their steps again.
+    /// Reads what earlier servers stored. States whose files are not `present` are forgotten: a
+    /// build does their steps again.
     pub(crate) async fn load(&self, present: &HashSet<FilesId>) -> Result<(), RecordsError> {
         let (layers, lost): (Vec<Layer>, Vec<Layer>) =
             self.records.layers().await?.into_iter().partition(|layer| present.contains(&layer.files));

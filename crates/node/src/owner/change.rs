@@ -375,7 +375,8 @@ impl Owner {
     /// The lease has ended: kill or pause, as it says. A sandbox whose memory cannot be kept keeps its files.
     pub(super) async fn expire(&mut self) {
         let outcome = match self.record.on_timeout {
-            // Its files stay as long as a record names them: without the database the end is tried again.
+            // Its files stay as long as a record names them: without the database the end is tried
+            // again.
             OnTimeout::Kill => match self.world.records.remove(&self.record.id).await {
                 Ok(()) => {
                     self.end("lease ended, sandbox killed").await;

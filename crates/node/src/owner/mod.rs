@@ -40,7 +40,8 @@ use crate::world::{Handle, Live, Notes, View, World};
 const ENGINE_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two attempts to tell the guest of its lease, or to carry out the end of one.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// A guest that does not hear is asked less and less often; it waits longer than this before it ends by itself.
+/// A guest that does not hear is asked less and less often; it waits longer than this before it
+/// ends by itself.
 const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(8);
 /// The first reading comes early, so that a sandbox shows metrics soon after it was made.
 const FIRST_SAMPLE: Duration = Duration::from_secs(1);
@@ -49,8 +50,8 @@ const FIRST_SAMPLE: Duration = Duration::from_secs(1);
 const SAMPLES_PER_LOG: u32 = 6;
 /// The owner does nothing else meanwhile, and a lease must end on time whatever the guest is busy with.
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a guest whose lease ends in a pause waits for a server that pauses it. Its memory would be lost if it ended; after this
-/// only its files are kept.
+/// How long a guest whose lease ends in a pause waits for a server that pauses it. Its memory would
+/// be lost if it ended; after this only its files are kept.
 const PAUSE_GRACE_SECONDS: u32 = 12 * 60 * 60;
 /// A clock that is kept right goes faster or slower by less than this between two readings.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
@@ -128,7 +129,8 @@ pub(crate) struct Owner {
     state: State,
     machine: Option<Arc<dyn Machine>>,
     live: Option<Arc<Live>>,
-    /// When the lease ends, by the uptime: the record has the same moment by the wall clock, which others may set.
+    /// When the lease ends, by the uptime: the record has the same moment by the wall clock, which
+    /// others may set.
     lease_end: Duration,
     /// Tells the guest of its newest lease; a newer one replaces it.
     lease_push: Option<BoxFuture<'static, ()>>,
@@ -182,7 +184,8 @@ impl Owner {
                 // What has happened comes before what is asked, always in this order.
                 biased;
                 () = stop.cancelled() => return self.leave().await,
-                // Readings also bring the loop round after the machine slept, which this timer does not notice.
+                // Readings also bring the loop round after the machine slept, which this timer does
+                // not notice.
                 () = expiry, if runs => self.expire().await,
                 () = exited(machine.as_deref()), if machine.is_some() => self.lose_machine().await,
                 () = wait(self.lease_push.as_mut()), if self.lease_push.is_some() => self.lease_push = None,
@@ -313,7 +316,8 @@ impl Owner {
         }));
     }
 
-    /// The end of the lease as the wall clock has it now. Where that clock was set, the record follows: the lease itself does not.
+    /// The end of the lease as the wall clock has it now. Where that clock was set, the record
+    /// follows: the lease itself does not.
     async fn follow_clock(&mut self) {
         let left = self.lease_end.saturating_sub(self.world.clock.uptime());
         let end = clock::after(self.world.clock.now(), left);

@@ -55,7 +55,8 @@ impl Catalog {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    /// Stores a build whose files were brought back, in its template or in a new one if that is gone.
+    /// Stores a build whose files were brought back, in its template or in a new one if that is
+    /// gone.
     pub(crate) async fn adopt(&self, template: TemplateRecord) -> Result<(), RecordsError> {
         let _turn = self.changing.lock().await;
         let merged = match self.get(&template.id) {

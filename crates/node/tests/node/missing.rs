@@ -1,4 +1,5 @@
-//! Files that are missing, records that are missing, clocks that leap: nothing is booted empty, nothing is deleted.
+//! Files that are missing, records that are missing, clocks that leap: nothing is booted empty,
+//! nothing is deleted.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! A deterministic simulation: the real owners, records and life cycle, on ports in memory that fail, with a server that
-//! crashes at any call of a port and a wall clock that leaps. Everything is drawn from one seed.
+//! A deterministic simulation: the real owners, records and life cycle, on ports in memory that
+//! fail, with a server that crashes at any call of a port and a wall clock that leaps. Everything
+//! is drawn from one seed.
 //!
-//! A seed that fails is printed; `SANDBAR_SEED=N cargo test -p sandbar-node --test node simulation` replays it, and says
-//! each step. `SANDBAR_SOAK=1` runs for minutes instead of seconds.
+//! A seed that fails is printed; `SANDBAR_SEED=N cargo test -p sandbar-node --test node simulation`
+//! replays it, and says each step. `SANDBAR_SOAK=1` runs for minutes instead of seconds.
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
@@ -372,7 +373,8 @@ struct Simulation {
     /// Creates that were not acknowledged; each is repeated with its key until it is.
     unanswered: Vec<(String, OnTimeout, Duration)>,
     creates: u32,
-    /// The wall clock was set since the last start: leases that end while no server runs may end early or late.
+    /// The wall clock was set since the last start: leases that end while no server runs may end
+    /// early or late.
     jumped: bool,
 }
 
@@ -604,7 +606,8 @@ impl Simulation {
         self.jumped = false;
     }
 
-    /// What may have ended: a lease that kills and is over, or that a wrong clock let seem over at a start.
+    /// What may have ended: a lease that kills and is over, or that a wrong clock let seem over at
+    /// a start.
     fn forgive_ended(&mut self) {
         let (now, jumped, node) = (self.clock.uptime(), self.jumped, Arc::clone(&self.node));
         self.known.retain(|id, expected| {
@@ -656,7 +659,8 @@ impl Simulation {
     }
 }
 
-/// Errors name ids, which are random: whether there was an answer, and whether a good one, is what a trace tells.
+/// Errors name ids, which are random: whether there was an answer, and whether a good one, is what
+/// a trace tells.
 fn told<T, E>(answer: &Option<Result<T, E>>) -> Option<bool> {
     answer.as_ref().map(Result::is_ok)
 }
@@ -717,7 +721,8 @@ fn nothing_is_lost_whatever_fails() {
     }
     let time = if std::env::var_os("SANDBAR_SOAK").is_some() { SOAK } else { SHORT };
     let began = Instant::now();
-    // Others every day, the same within one: a failure that comes and goes is found, and a run can be repeated.
+    // Others every day, the same within one: a failure that comes and goes is found, and a run can
+    // be repeated.
     let first = u64::try_from(Timestamp::now().as_second() / 86_400).expect("after 1970") * 1_000_000;
     let mut seed = first;
     while began.elapsed() < time {

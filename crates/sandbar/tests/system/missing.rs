@@ -1,4 +1,5 @@
-//! Parts of a used data directory that are missing: a real server, a real pool. Nothing is booted empty, nothing is swept away.
+//! Parts of a used data directory that are missing: a real server, a real pool. Nothing is booted
+//! empty, nothing is swept away.
 
 use crate::support::http::{Reply, request};
 use crate::support::server::PROGRAM;
@@ -121,7 +122,8 @@ fn a_missing_pool_is_told_and_never_replaced_by_an_empty_one() {
     assert!(said.contains("pool.img") && said.contains("names the files of 3"), "{said}");
     assert!(!pool.exists(), "none was made");
 
-    // Accepted: the sandbox is listed, its resume is refused with a code, and so is all that needs its files.
+    // Accepted: the sandbox is listed, its resume is refused with a code, and so is all that needs
+    // its files.
     server.start_again_with(&["--no-studio", "--accept-missing-files"]);
     let id = &works.sandbox.id;
     let (status, answer) = connect(&server, id);
@@ -167,7 +169,8 @@ fn a_database_that_is_missing_empty_or_old_loses_nothing() {
     assert_eq!(trash(&server), [Value::Null; 0], "a normal start raises no alarm");
     server.stop();
 
-    // Accepted, or with an older copy: everything is in the trash, or a volume where it was, and comes back.
+    // Accepted, or with an older copy: everything is in the trash, or a volume where it was, and
+    // comes back.
     for old in [false, true] {
         move_database(&data, &aside);
         if old {
@@ -176,7 +179,7 @@ fn a_database_that_is_missing_empty_or_old_loses_nothing() {
         } else {
             server.start_again_with(&["--no-studio", "--accept-missing-files"]);
         }
-        assert_eq!(connect(&server, &works.sandbox.id).0, 404, "nobody knows it");
+        assert_eq!(connect(&server, &works.sandbox.id).0, 404, "no record names it");
         let found = trash(&server);
         let mut kinds: Vec<_> = found.iter().map(|row| row["kind"].as_str().expect("text")).collect();
         kinds.sort_unstable();

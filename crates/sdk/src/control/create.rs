@@ -165,7 +165,8 @@ pub enum CreateError {
     /// The idempotency key was used before, for another request or one that still runs.
     #[error("cannot create a sandbox: the idempotency key is taken: {message}")]
     KeyTaken { message: String },
-    /// The service knows the template, snapshot or volume and does not have its files. Build it again.
+    /// The service knows the template, snapshot or volume and does not have its files. Build it
+    /// again.
     #[error("cannot create a sandbox from {template:?}: {message}")]
     FilesMissing { template: String, message: String },
     #[error(transparent)]
@@ -175,10 +176,12 @@ pub enum CreateError {
 impl Client {
     /// Makes a sandbox and waits until it runs.
     ///
-    /// Dropping the future gives up waiting: a sandbox that was made nonetheless ends by its lifetime.
+    /// Dropping the future gives up waiting: a sandbox that was made nonetheless ends by its
+    /// lifetime.
     ///
     /// # Errors
-    /// [`CreateError::TemplateNotFound`], [`CreateError::FilesMissing`], or what may happen to any call.
+    /// [`CreateError::TemplateNotFound`], [`CreateError::FilesMissing`], or what may happen to any
+    /// call.
     pub async fn create(&self, create: impl Into<Create> + Send) -> Result<Sandbox, CreateError> {
         let Create { body, key } = create.into();
         let template = body.template_id.clone().unwrap_or_default();

@@ -31,8 +31,8 @@ pub enum SandboxError {
     /// Its daemon does not answer, and the caller had asked for one that does.
     #[error("sandbox {id} is unresponsive: {message}")]
     Unresponsive { id: SandboxId, message: String },
-    /// The service knows the sandbox and does not have its files: nothing of it can be resumed, forked or copied.
-    /// Restore the files from a copy of your own in a new sandbox.
+    /// The service knows the sandbox and does not have its files: nothing of it can be resumed,
+    /// forked or copied. Restore the files from a copy of your own in a new sandbox.
     #[error("sandbox {id} cannot be resumed: {message}")]
     FilesMissing { id: SandboxId, message: String },
     #[error(transparent)]
@@ -150,7 +150,8 @@ impl Client {
     /// A sandbox that exists: a running one as it is, a paused one resumed.
     ///
     /// # Errors
-    /// [`SandboxError::NotFound`], [`SandboxError::FilesMissing`] when a paused one has lost its files, or what may happen to any call.
+    /// [`SandboxError::NotFound`], [`SandboxError::FilesMissing`] when a paused one has lost its
+    /// files, or what may happen to any call.
     pub async fn connect(&self, id: &SandboxId, connect: Connect) -> Result<Sandbox, SandboxError> {
         let mut body = connect.body;
         body.timeout.get_or_insert(LIFETIME);
@@ -220,8 +221,8 @@ impl Client {
     /// Wakes a paused sandbox. [`Client::connect`] does the same and takes running ones too.
     ///
     /// # Errors
-    /// [`SandboxError::NotFound`], [`SandboxError::Conflict`] when it runs already, [`SandboxError::FilesMissing`], or
-    /// what may happen to any call.
+    /// [`SandboxError::NotFound`], [`SandboxError::Conflict`] when it runs already,
+    /// [`SandboxError::FilesMissing`], or what may happen to any call.
     pub async fn resume(&self, id: &SandboxId, resume: Resume) -> Result<Sandbox, SandboxError> {
         let mut body = resume.body;
         body.timeout.get_or_insert(LIFETIME);

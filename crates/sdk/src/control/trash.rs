@@ -19,7 +19,8 @@ impl Client {
         request.json().await.map_err(|failure| failure.into_error(&request.call))
     }
 
-    /// Brings back what `id` names: files, a sandbox, a template or a volume. None when there is no such thing.
+    /// Brings back what `id` names: files, a sandbox, a template or a volume. None when there is no
+    /// such thing.
     ///
     /// # Errors
     /// What may happen to any call.

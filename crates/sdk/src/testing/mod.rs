@@ -260,8 +260,8 @@ impl FakeServer {
         self.shared.world().sandbox_ids()
     }
 
-    /// Loses the files of a sandbox and keeps its record: connecting to it while it is paused, or resuming it, is refused
-    /// with 410 `sandbox_files_missing` from now on.
+    /// Loses the files of a sandbox and keeps its record: connecting to it while it is paused, or
+    /// resuming it, is refused with 410 `sandbox_files_missing` from now on.
     pub fn lose_files(&self, sandbox: &SandboxId) -> &Self {
         if let Some(held) = self.shared.world().sandboxes.get_mut(sandbox.as_str()) {
             held.files_missing = true;

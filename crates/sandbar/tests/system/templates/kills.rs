@@ -11,7 +11,8 @@ use std::time::Duration;
 
 const DOCKERFILE: &str = "FROM e2bdev/base AS one\nRUN echo one > /one\nFROM e2bdev/base\nCOPY --from=one /one /two\nRUN cat /two > /three\n";
 
-/// How many volumes the server's pool has, without those in its trash: what a killed server left half done is there.
+/// How many volumes the server's pool has, without those in its trash: what a killed server left
+/// half done is there.
 fn volumes(server: &Server) -> usize {
     let text = std::fs::read_to_string(server.file("server.json")).expect("the server says who it is");
     let about: serde_json::Value = serde_json::from_str(&text).expect("JSON");
