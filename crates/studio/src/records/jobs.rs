@@ -266,7 +266,7 @@ impl Records {
             .filter(job::Column::Settled.eq(false))
             .filter(job::Column::LeaseUntilUs.gte(now.as_microsecond()))
             .into_tuple::<(String, i64, i64, Option<String>)>()
-            .all(&self.reading)
+            .all(&self.database)
             .await
             .map_err(cannot("read"))?;
         let latest = after(now, lease.max(LONGEST_REST) + process::CLOCK_SKEW);
