@@ -152,7 +152,7 @@ impl Restore {
                 eprintln!("volume {} of {}: {}", index + 1, manifest.volumes.len(), volume.name);
                 write_volume(target, volume, &pool).await?;
             }
-            pool.sync().context("cannot write the pool out")?;
+            pool.commit().context("cannot write the pool out")?;
         }
         for file in manifest.files.iter().filter(|file| file.database) {
             let root = if file.root == Root::Data { Some(&staged) } else { elsewhere.as_ref() };
@@ -284,7 +284,8 @@ async fn write_file(target: &Objects, entry: &FileEntry, root: &Path) -> anyhow:
 }
 
 async fn write_volume(target: &Objects, entry: &VolumeEntry, pool: &Pool) -> anyhow::Result<()> {
-    pool.volume(&entry.name, VOLUME_LIMIT_BYTES).with_context(|| format!("cannot make volume {}", entry.name))?;
+    pool.create_volume(&entry.name, VOLUME_LIMIT_BYTES)
+        .with_context(|| format!("cannot make volume {}", entry.name))?;
     let mut command = tokio::process::Command::from(source::unpack(&pool.path_of(&entry.name)));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut tar = command.spawn().context("cannot run tar")?;

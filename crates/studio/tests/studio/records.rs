@@ -7,7 +7,7 @@ use sandbar_studio::records::{Change, Credited, Held, JobRecord, NameTaken, NewJ
 use sandbar_studio::token::{Digest, new_token};
 use sandbar_studio::{JobId, ScreenshotId, Status, User};
 use sdk::Secret;
-use sea_orm::{SqliteTransactionMode, TransactionOptions, TransactionTrait};
+use sea_orm::{ConnectionTrait, SqliteTransactionMode, TransactionOptions, TransactionTrait};
 use serde_json::{Map, Value, json};
 
 const LEASE: Duration = Duration::from_secs(600);
