@@ -75,14 +75,15 @@ are the defaults unless a comment says otherwise:
   keep_count = 10000
   keep_mb = 1024
   cdn = \"cdn.example.com\"         # absent: this server, or S3, signs addresses
-  place.s3.bucket = \"pictures\"    # also place.s3.region, place.s3.endpoint;
-                                  # keys: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
-  place.disk.directory = \"/srv/p\" # instead; place.disk.served_at: its address elsewhere
+  place.s3.bucket = \"pictures\"    # absent: the data directory; keys: AWS_ACCESS_KEY_ID, …
+  place.s3.region = \"us-east-1\"   # also place.s3.endpoint; instead of s3:
+                                  # place.disk.directory, place.disk.served_at
   [backup]                        # see `sandbar backup --help`
   target = \"s3://BUCKET/PREFIX\"  # default: none; a directory, or a bucket
   interval_hours = 24
   [scrub]                         # see `sandbar scrub --help`
   interval_hours = 168            # default: never
+
 Workspaces have [[providers]], [objects], [records] and [[budgets]]: `sandbar config init` writes \
 all of them, docs/configuration.md explains each key.
 

@@ -21,7 +21,7 @@ use agent::{Books, Event, Happened, Plan, RunId, StopReason};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use sdk::Secret;
-use sea_orm::{ConnectionTrait, DatabaseConnection};
+use sea_orm::ConnectionTrait;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
@@ -383,7 +383,7 @@ impl Worker {
 struct Process {
     workers: Studio,
     users: Studio,
-    database: DatabaseConnection,
+    database: database::Database,
     _directory: TempDir,
 }
 
