@@ -486,7 +486,7 @@ fn a_disk_that_fails_is_reported_and_costs_nothing_that_was_committed() {
     let mut disk = testing::Disk::new(3 << 30);
     let data = disk.path().join("data");
     let pool = Pool::open(&data, IMAGE).unwrap();
-    let volume = pool.volume("box", 1 << 30).unwrap();
+    let volume = pool.create_volume("box", 1 << 30).unwrap();
     fs::write(volume.path().join("committed"), "kept").unwrap();
     pool.commit().unwrap();
     assert_eq!(pool.fault(), None);
@@ -496,7 +496,7 @@ fn a_disk_that_fails_is_reported_and_costs_nothing_that_was_committed() {
     assert!(pool.commit().is_err(), "who wants to be sure is told");
     let fault = pool.fault().expect("the kernel has aborted the file system");
     assert!(fault.path.ends_with("pool") && fault.cause.contains("sandbar up"), "{fault}");
-    assert!(matches!(pool.volume("other", MIB), Err(PoolError::ReadOnly(_))));
+    assert!(matches!(pool.create_volume("other", MIB), Err(PoolError::ReadOnly(_))));
     assert_eq!(fs::read_to_string(volume.path().join("committed")).unwrap(), "kept", "reading works");
     drop((volume, pool));
 
@@ -504,6 +504,6 @@ fn a_disk_that_fails_is_reported_and_costs_nothing_that_was_committed() {
     let pool = Pool::open(&data, IMAGE).unwrap();
     assert_eq!(pool.fault(), None);
     assert_eq!(fs::read_to_string(pool.path_of("box").join("committed")).unwrap(), "kept");
-    pool.volume("other", MIB).unwrap();
+    pool.create_volume("other", MIB).unwrap();
     pool.commit().unwrap();
 }

@@ -293,7 +293,7 @@ mod tests {
     }
 
     /// Sections by name, each with the text that leads to it.
-    const SECTIONS: [(&str, &str); 13] = [
+    const SECTIONS: [(&str, &str); 16] = [
         ("", ""),
         ("sandboxes", "[sandboxes]\n"),
         ("egress", "[egress]\n"),
@@ -307,6 +307,9 @@ mod tests {
         ("objects", "[objects]\n"),
         ("records", "[records]\n"),
         ("budgets", "[[budgets]]\nusd = 1.0\n"),
+        ("models.NAME", "[models.a]\ninput_usd = 1.0\noutput_usd = 1.0\n"),
+        ("backup", "[backup]\n"),
+        ("scrub", "[scrub]\n"),
     ];
 
     /// The keys of a section as its type has them: an unknown one is refused with a list of the known.
@@ -340,8 +343,8 @@ mod tests {
                 let whole = if section.is_empty() { key.clone() } else { format!("{section}.{key}") };
                 assert!(documented.contains(&whole.as_str()), "docs/configuration.md does not have `{whole}`");
                 assert!(TEMPLATE.contains(&key), "the file to begin with does not have {whole}");
-                let of_server =
-                    !["providers", "objects", "records", "budgets"].iter().any(|part| section.starts_with(part));
+                let elsewhere = ["providers", "objects", "records", "budgets", "models"];
+                let of_server = !elsewhere.iter().any(|part| section.starts_with(part));
                 assert!(!of_server || help.contains(&key), "the help of `sandbar up` does not have {whole}");
                 known.push(whole);
             }

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::archive;
 use super::manifest::{Entry, FilePath, Kind, Manifest};
+use super::values::EnvValues;
 
 const BLOCK: usize = 512;
 
@@ -61,12 +62,12 @@ proptest! {
         other in vec(any::<u8>(), 0..300),
     ) {
         let blocks = blocks.concat();
-        if let Ok(contents) = archive::read(&compressed(&blocks)[..]) {
+        if let Ok(contents) = archive::read(&compressed(&blocks)[..], &EnvValues::default()) {
             prop_assert!(contents.entries.len() <= blocks.len() / BLOCK, "no entry without a header");
             prop_assert!(contents.bytes <= blocks.len() as u64, "no byte that was not sent");
         }
         // What is no stream is refused.
-        prop_assert!(archive::read(&other[..]).is_err());
+        prop_assert!(archive::read(&other[..], &EnvValues::default()).is_err());
     }
 
     #[test]
@@ -80,7 +81,7 @@ proptest! {
         // The stream's own header has bytes that mean nothing.
         let at = 10 + at % (whole.len() - 10);
         damaged[at] = byte;
-        let read = archive::read(&damaged[..]);
+        let read = archive::read(&damaged[..], &EnvValues::default());
         prop_assert!(damaged == whole || read.is_err(), "a change at {at} is not seen");
     }
 
