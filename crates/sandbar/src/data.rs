@@ -320,7 +320,7 @@ pub(crate) fn expected_server(path: &Path) -> Option<Expected> {
 
 /// Notes that one is, before it has the directory: no command may start another meanwhile.
 pub(crate) fn expect_server(path: &Path, expected: &Expected) -> anyhow::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(refused(path))?;
     write_whole(path, EXPECTED, &serde_json::to_vec(expected)?)
 }
 

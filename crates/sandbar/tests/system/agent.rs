@@ -83,7 +83,7 @@ fn a_run_is_told_recorded_and_ends_as_its_exit_code_says() {
     let of =
         |kind: &str| told.iter().find(|event| event["type"] == kind).unwrap_or_else(|| panic!("{kind} in {told:?}"));
     assert_eq!(of("tool_call_started")["id"], of("tool_call_finished")["id"]);
-    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat project/a.txt"]), "hello\n");
+    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat a.txt"]), "hello\n");
 
     let shown = user.runs.json(&["show", &id]);
     assert_eq!((&shown["state"], &shown["stop_reason"]), (&json!("finished"), &json!("completed")));
@@ -155,7 +155,7 @@ fn killed_between_events_a_run_goes_on_and_nothing_is_done_twice() {
     let last = next(&mut output, "run_finished").expect("it ends");
     assert_eq!(last["stop_reason"], "completed", "{last}");
     assert!(child.wait().expect("it ends").success());
-    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat project/count"]), expected);
+    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat count"]), expected);
     let all = user.runs.json(&["show", &id]);
     let ids = |kind: &str| {
         let of = all["events"].as_array().expect("events").iter().filter(|event| event["type"] == kind);
@@ -179,7 +179,7 @@ fn an_interrupt_stops_a_run_cleanly_and_another_process_can_too() {
     assert_eq!(last["stop_reason"], "cancelled");
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     assert_eq!(
-        user.workspace.must(&["exec", "shop", "-c", "cat project/mark; pgrep -fc '[s]leep 1000' || true"]),
+        user.workspace.must(&["exec", "shop", "-c", "cat mark; pgrep -fc '[s]leep 1000' || true"]),
         "begun\n0\n"
     );
 
@@ -214,7 +214,7 @@ fn whoever_reads_the_events_answers_what_is_asked() {
     user.runs.must(&["answer", &id, &second, "deny", "--because", "not on a Friday"]);
     assert_eq!(next(&mut output, "run_finished").expect("it ends")["stop_reason"], "completed");
     assert!(child.wait().expect("it ends").success());
-    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat project/mark"]), "first\n");
+    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat mark"]), "first\n");
 }
 
 /// An endpoint of OpenAI's kind whose model says that it is done, for 10 tokens of input and 5 of

@@ -157,7 +157,7 @@ async fn a_workspace_is_worked_in_and_given_back() {
     let refused = workspace.fails(1, &["snapshot", "shop", "--wait", "0"]);
     assert!(refused.contains(&format!("in use by process {}", client.pid)), "{refused}");
     client.leave().await;
-    assert_eq!(workspace.must(&["exec", "shop", "--", "cat", "project/file"]), "kept\n", "it was given back");
+    assert_eq!(workspace.must(&["exec", "shop", "--", "cat", "file"]), "kept\n", "it was given back");
 
     workspace.must(&["pause", "shop"]);
     let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
@@ -192,7 +192,7 @@ async fn a_server_that_was_stopped_for_a_while_takes_its_workspace_again() {
     let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
     assert_eq!(client.bash("echo first >file; cat file").await, "first\n[exit 0]");
     testing::signal(client.pid, "STOP");
-    workspace.must(&["exec", "shop", "--wait", "60s", "--", "sh", "-c", "echo second >>project/file"]);
+    workspace.must(&["exec", "shop", "--wait", "60s", "--", "sh", "-c", "echo second >>file"]);
     testing::signal(client.pid, "CONT");
     let result = client.call("bash", json!({ "command": "cat file" })).await;
     let texts: Vec<_> = result.content.iter().filter_map(|block| Some(block.as_text()?.text.clone())).collect();

@@ -227,12 +227,12 @@ fn power_cut_takes_nothing_of_workspaces() {
             let (workspace, name) = (machine.program("workspace"), name.clone());
             move |_: &Server| assert_eq!(workspace.must(&["exec", &name, "-c", line]), expected)
         };
-        let check = says(&machine, "cat project/index.html", "<h1>Shop</h1>\n");
+        let check = says(&machine, "cat index.html", "<h1>Shop</h1>\n");
         machine.acknowledge(format!("{round}: workspace create"), check);
 
-        workspace.must(&["exec", &name, "-c", "echo late >project/late; echo outside >/tmp/outside"]);
+        workspace.must(&["exec", &name, "-c", "echo late >late; echo outside >/tmp/outside"]);
         workspace.must(&["pause", &name]);
-        let check = says(&machine, "cat project/late project/index.html", "late\n<h1>Shop</h1>\n");
+        let check = says(&machine, "cat late index.html", "late\n<h1>Shop</h1>\n");
         machine.acknowledge(format!("{round}: workspace pause"), check);
     }
     machine.check();

@@ -56,8 +56,5 @@ fn a_client_joins_a_run_and_both_see_the_same_files() {
     let last = next(&mut output, "run_finished").expect("it ends");
     assert_eq!(last["stop_reason"], "completed", "{last}");
     assert!(child.wait().expect("it ends").success());
-    assert_eq!(
-        user.workspace.must(&["exec", "shop", "-c", "cat project/mine project/yours"]),
-        "from the run\nfrom the client\n"
-    );
+    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat mine yours"]), "from the run\nfrom the client\n");
 }
