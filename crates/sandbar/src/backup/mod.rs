@@ -20,12 +20,15 @@ use clap::Args;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use url::Url;
 use workspace::config::ObjectsConfig;
 use workspace::snapshot::{ObjectKey, Objects};
 
@@ -178,32 +181,33 @@ impl Work {
     }
 
     async fn run(mut self, config: &Config, data: &Path) -> anyhow::Result<Report> {
+        let not_included = kept_elsewhere(config, data)?;
         let pool = OpenPool::open(data)?;
-        let mut found = source::files_below(Root::Data, data)?;
-        let workspaces = config::workspaces_directory()?;
-        if workspaces.is_dir() && !workspaces.canonicalize()?.starts_with(data) {
-            found.extend(source::files_below(Root::Workspaces, &workspaces)?);
-        }
-        let (databases, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|file| file.database);
-        let drafts = tempfile::Builder::new().prefix("backup-").suffix(".part").tempdir_in(data)?;
-        let mut files = Vec::new();
-        for file in &databases {
+        let drafts = make_drafts(data)?;
+        let (mut files, mut copied) = (Vec::new(), HashSet::new());
+        for file in find_files(data)?.iter().filter(|file| file.database) {
             files.push(self.copy_database(file, drafts.path()).await?);
+            copied.insert((file.root, file.relative.clone()));
         }
-        // What the databases name is frozen directly after them.
+        // The copied records name volumes and files that exist by now: a listing from before the
+        // copies would miss a snapshot that was committed in between.
         let volumes = pool.freeze()?;
-        for file in &others {
-            files.extend(self.copy_file(file).await?);
+        for file in find_files(data)? {
+            if !file.database {
+                files.extend(self.copy_file(&file).await?);
+            } else if copied.insert((file.root, file.relative.clone())) {
+                files.push(self.copy_database(&file, drafts.path()).await?);
+            }
         }
         let (count, mut entries) = (volumes.len(), Vec::new());
         for (index, volume) in volumes.into_iter().enumerate() {
             eprintln!("volume {} of {count}: {}", index + 1, volume.name);
             entries.push(self.copy_volume(&volume).await?);
         }
-        self.report.databases = databases.len();
-        self.report.files = files.len() - databases.len();
+        self.report.databases = copied.len();
+        self.report.files = files.len() - copied.len();
         self.report.volumes = entries.len();
-        let manifest = Manifest::new(files, entries, kept_elsewhere(config, data)?);
+        let manifest = Manifest::new(files, entries, not_included);
         manifest.store(&self.target).await?;
         self.report.bytes = manifest.objects().values().map(|(bytes, _)| bytes).sum();
         self.report.backup = manifest.stamp();
@@ -320,6 +324,29 @@ impl Work {
     }
 }
 
+/// The durable files of the data directory, and of the workspaces where they are not below it.
+fn find_files(data: &Path) -> anyhow::Result<Vec<DurableFile>> {
+    let mut found = source::files_below(Root::Data, data)?;
+    let workspaces = config::workspaces_directory()?;
+    if workspaces.is_dir() && !workspaces.canonicalize()?.starts_with(data) {
+        found.extend(source::files_below(Root::Workspaces, &workspaces)?);
+    }
+    Ok(found)
+}
+
+/// An empty directory for copies of databases. The backup's lock is held.
+fn make_drafts(data: &Path) -> anyhow::Result<TempDir> {
+    // A backup that was killed leaves its own.
+    match fs::remove_dir_all(data.join(source::DRAFTS)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot remove {}", data.join(source::DRAFTS).display()));
+        }
+        _ => {}
+    }
+    let made = tempfile::Builder::new().prefix(source::DRAFTS).rand_bytes(0).tempdir_in(data);
+    made.with_context(|| format!("cannot make {}", data.join(source::DRAFTS).display()))
+}
+
 fn entry(file: &DurableFile) -> FileEntry {
     let metadata = &file.metadata;
     FileEntry {
@@ -351,7 +378,10 @@ async fn digest(path: &Path) -> anyhow::Result<(String, u64)> {
 fn kept_elsewhere(config: &Config, data: &Path) -> anyhow::Result<Vec<String>> {
     let workspaces = config.workspaces()?;
     let inside = [data.to_owned(), config::workspaces_directory()?];
-    let is_inside = |path: &str| inside.iter().any(|directory| Path::new(path).starts_with(directory));
+    let is_inside = |path: &str| {
+        let resolved = Path::new(path).canonicalize().unwrap_or_else(|_| path.into());
+        inside.iter().any(|directory| resolved.starts_with(directory) || Path::new(path).starts_with(directory))
+    };
     let mut elsewhere = BTreeSet::new();
     let records = workspaces.records.location(&config::variable)?;
     match records.expose().strip_prefix("sqlite://") {
@@ -364,5 +394,26 @@ fn kept_elsewhere(config: &Config, data: &Path) -> anyhow::Result<Vec<String>> {
     {
         elsewhere.insert(format!("the snapshots of workspaces in {url}"));
     }
+    if let Some(database) = crate::data::known_database(data) {
+        match database.expose().strip_prefix("sqlite://") {
+            Some(path) if is_inside(path) => {}
+            Some(path) => drop(elsewhere.insert(format!("the records of the studio in {path}"))),
+            None => {
+                let place = without_password(database.expose());
+                elsewhere.insert(format!("the records of the studio in {place} (`pg_dump` copies them)"));
+            }
+        }
+    }
     Ok(elsewhere.into_iter().collect())
+}
+
+/// A Postgres URL as a report may show it: parameters can have passwords, too.
+fn without_password(url: &str) -> String {
+    let shown = Url::parse(url).ok().and_then(|mut url| {
+        url.set_password(None).ok()?;
+        url.set_query(None);
+        url.set_fragment(None);
+        Some(url.to_string())
+    });
+    shown.unwrap_or_else(|| "Postgres".to_owned())
 }

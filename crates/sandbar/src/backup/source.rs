@@ -17,22 +17,32 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Remade by every server, of the running process only, or not of this machine.
-const VOLATILE: [&str; 13] = [
+/// Where copies of databases are made before they are stored; the backup's lock protects it.
+pub(super) const DRAFTS: &str = "backup.drafts";
+/// Remade by every server, of the running process only, or specific to this machine.
+const VOLATILE: [&str; 16] = [
     "lock",
     "server.json",
+    // A restored copy would make every command wait for the server of the old machine.
+    "expected-server.json",
     "ended",
     "runtime",
     "run",
     "pool",
     "pool.img",
     "pool.img.new",
+    "pool.reserve",
     "volumes",
     "layers",
     "backup.lock",
     "backup.last",
     "scrub.last",
+    DRAFTS,
 ];
+/// Endings of the files that SQLite keeps beside a database.
+const SQLITE_COMPANIONS: [&[u8]; 3] = [b"-wal", b"-shm", b"-journal"];
+/// Endings of files that are written under a temporary name before an atomic rename.
+const DRAFT_ENDINGS: [&[u8]; 2] = [b".new", b".part"];
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// A file to be copied.
@@ -44,7 +54,7 @@ pub(super) struct DurableFile {
     pub database: bool,
 }
 
-/// Every durable file below `directory`, databases first: what they name is copied after them.
+/// Every durable file below `directory`, databases first.
 pub(super) fn files_below(root: Root, directory: &Path) -> anyhow::Result<Vec<DurableFile>> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
@@ -53,7 +63,7 @@ pub(super) fn files_below(root: Root, directory: &Path) -> anyhow::Result<Vec<Du
         for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default();
-            if (at_top && VOLATILE.iter().any(|volatile| name == *volatile)) || is_transient(name) {
+            if at_top && VOLATILE.iter().any(|volatile| name == *volatile) {
                 continue;
             }
             let metadata = match path.symlink_metadata() {
@@ -64,7 +74,7 @@ pub(super) fn files_below(root: Root, directory: &Path) -> anyhow::Result<Vec<Du
             };
             if metadata.is_dir() {
                 left.push(path);
-            } else if metadata.is_file() {
+            } else if metadata.is_file() && !is_transient(&path) {
                 let relative = path.strip_prefix(directory).expect("it was found below").to_str();
                 let relative = relative.with_context(|| format!("{} has no plain name", path.display()))?.to_owned();
                 let database = is_database(&path);
@@ -76,9 +86,13 @@ pub(super) fn files_below(root: Root, directory: &Path) -> anyhow::Result<Vec<Du
     Ok(found)
 }
 
-/// SQLite's own files beside a database, and files that are being written.
-fn is_transient(name: &OsStr) -> bool {
-    [b"-wal".as_slice(), b"-shm", b"-journal", b".new", b".part"].iter().any(|end| name.as_bytes().ends_with(end))
+/// Whether a regular file is one of SQLite's beside a database, or a draft. Directories have names
+/// that users choose, such as `travel-journal`: no ending says anything about them.
+fn is_transient(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let database = SQLITE_COMPANIONS.iter().find_map(|end| name.strip_suffix(*end));
+    DRAFT_ENDINGS.iter().any(|end| name.ends_with(end))
+        || database.is_some_and(|database| path.with_file_name(OsStr::from_bytes(database)).is_file())
 }
 
 fn is_database(path: &Path) -> bool {

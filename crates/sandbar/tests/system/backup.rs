@@ -113,6 +113,13 @@ fn restore(home: &Path, target: &[&str], data: &Path) -> Value {
 #[test]
 fn a_backup_in_a_directory_brings_everything_back() {
     let mut subject = Subject::start();
+    // The names of users' projects may end as SQLite's files and drafts do.
+    let projects = Path::new("data/sandbar/workspaces/projects");
+    let kept = ["travel-journal/snapshots/a", "site.new/snapshots/b", "x.part/c-wal"].map(|name| projects.join(name));
+    for file in kept.iter().map(|file| subject.home.path().join(file)) {
+        fs::create_dir_all(file.parent().expect("a parent")).expect("a directory");
+        fs::write(&file, "kept").expect("written");
+    }
     let directory = tempfile::tempdir().expect("a directory");
     let target = directory.path().join("backup");
     let target = target.to_str().expect("a plain path");
@@ -132,6 +139,15 @@ fn a_backup_in_a_directory_brings_everything_back() {
     assert!(said.contains("not empty"), "{said}");
     drop(subject.server.take());
     let restored = Server::on_new_directory(&["--builds", "0"], |data| drop(restore(home.path(), &[target], data)));
+    for file in kept.iter().map(|file| home.path().join(file)) {
+        assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some("kept"), "{}", file.display());
+    }
+    for manifest in fs::read_dir(Path::new(target).join("manifests")).expect("a directory") {
+        let manifest = fs::read_to_string(manifest.expect("an entry").path()).expect("a manifest");
+        for volatile in ["pool.reserve", "expected-server.json", "server.json", "backup.drafts"] {
+            assert!(!manifest.contains(&format!("\"path\": \"{volatile}")), "{volatile}");
+        }
+    }
     subject.check(&restored, home.path());
 
     // One byte of one object.
@@ -177,6 +193,32 @@ fn largest_below(directory: &Path) -> PathBuf {
         }
     }
     files.into_iter().max_by_key(|file| file.metadata().expect("a file").len()).expect("an object")
+}
+
+#[test]
+fn a_backup_names_the_database_that_it_does_not_include() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("studio.sqlite");
+    let url = format!("sqlite://{}", file.display());
+    let server = Server::with(&["--builds", "0", "--database", &url]);
+    let target = directory.path().join("backup");
+    let not_included = || {
+        let program = of_home(directory.path(), "backup").at(&server);
+        let said = program.must(&[target.to_str().expect("a plain path"), "--json"]);
+        serde_json::from_str::<Value>(&said).expect("JSON")["notIncluded"].clone()
+    };
+    assert_eq!(not_included(), json!([format!("the records of the studio in {}", file.display())]));
+
+    // The note is all that a backup knows of the database.
+    let note = server.file("server.json");
+    let mut value: Value = serde_json::from_slice(&fs::read(&note).expect("a note")).expect("JSON");
+    value["database"] = json!("postgres://me:hidden@db.example:5433/studio?password=hidden");
+    fs::write(&note, value.to_string()).expect("written");
+    let place = "postgres://me@db.example:5433/studio";
+    assert_eq!(not_included(), json!([format!("the records of the studio in {place} (`pg_dump` copies them)")]));
+    value["database"] = json!(format!("sqlite://{}", server.file("studio/other.sqlite").display()));
+    fs::write(&note, value.to_string()).expect("written");
+    assert_eq!(not_included(), json!([]));
 }
 
 #[test]
