@@ -52,6 +52,10 @@ pub(super) struct VolumeEntry {
     /// Of the archive.
     pub bytes: u64,
     pub sha256: String,
+    /// Files changed while they were archived: each file of the archive is readable, together they
+    /// may be no state that the volume ever had.
+    #[serde(default)]
+    pub inconsistent: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +97,11 @@ impl Manifest {
 
     pub(super) fn stamp(&self) -> String {
         self.created_at.strftime(STAMP_FORM).to_string()
+    }
+
+    /// The names of volumes whose files changed while they were archived.
+    pub(super) fn inconsistent_volumes(&self) -> Vec<String> {
+        self.volumes.iter().filter(|volume| volume.inconsistent).map(|volume| volume.name.clone()).collect()
     }
 
     /// Every object it needs, with size and digest.

@@ -36,6 +36,8 @@ use workspace::snapshot::{ObjectKey, Objects};
 const PIECE_BYTES: usize = 1 << 20;
 /// A file that changes while it is read is read again.
 const READ_TRIES: usize = 3;
+/// GNU tar's exit code when files changed while it read them. Every other failure has another.
+const TAR_FILES_CHANGED: i32 = 1;
 
 /// Where backups are kept.
 #[derive(Args)]
@@ -74,7 +76,7 @@ Examples:
   sandbar backup /mnt/backup
   sandbar backup s3://BUCKET/sandbar
   sandbar backup /mnt/backup --json       {backup, files, databases, volumes, bytes, copiedBytes,
-                                           notIncluded}
+                                           inconsistentVolumes, notIncluded}
   sandbar restore /mnt/backup --data DIR
 
 A backup has copies of all SQLite databases (sandboxes, studio, workspaces), keys and authorities, \
@@ -114,6 +116,8 @@ struct Report {
     bytes: u64,
     /// What was not there before.
     copied_bytes: u64,
+    /// Their files changed while they were archived; `sandbar restore` restores them nevertheless.
+    inconsistent_volumes: Vec<String>,
     not_included: Vec<String>,
 }
 
@@ -142,6 +146,9 @@ impl Backup {
             "backup {}: {} files, {} databases, {} volumes; {} of {} bytes were new",
             report.backup, report.files, report.databases, report.volumes, report.copied_bytes, report.bytes
         );
+        for name in &report.inconsistent_volumes {
+            println!("inconsistent: files of volume {name} changed while they were read");
+        }
         for one in &report.not_included {
             println!("not included: {one}");
         }
@@ -202,7 +209,7 @@ impl Work {
         let (count, mut entries) = (volumes.len(), Vec::new());
         for (index, volume) in volumes.into_iter().enumerate() {
             eprintln!("volume {} of {count}: {}", index + 1, volume.name);
-            entries.push(self.copy_volume(&volume).await?);
+            entries.extend(self.copy_volume(&volume).await?);
         }
         self.report.databases = copied.len();
         self.report.files = files.len() - copied.len();
@@ -211,6 +218,7 @@ impl Work {
         manifest.store(&self.target).await?;
         self.report.bytes = manifest.objects().values().map(|(bytes, _)| bytes).sum();
         self.report.backup = manifest.stamp();
+        self.report.inconsistent_volumes = manifest.inconsistent_volumes();
         self.report.not_included = manifest.not_included;
         Ok(self.report)
     }
@@ -263,13 +271,17 @@ impl Work {
         Ok(())
     }
 
-    async fn copy_volume(&mut self, volume: &Frozen) -> anyhow::Result<VolumeEntry> {
-        let fingerprint = volume.fingerprint()?;
+    /// None for a volume without a snapshot that was deleted meanwhile.
+    async fn copy_volume(&mut self, volume: &Frozen) -> anyhow::Result<Option<VolumeEntry>> {
+        let fingerprint = match volume.fingerprint() {
+            Err(_) if volume.was_deleted() => return Ok(None),
+            fingerprint => fingerprint?,
+        };
         let last = self.volumes.get(&volume.name).filter(|last| last.fingerprint == fingerprint);
         if let Some(last) = last.cloned()
             && self.target.size(&last.key()).await? == Some(last.bytes)
         {
-            return Ok(last);
+            return Ok(Some(last));
         }
         let mut command = tokio::process::Command::from(volume.archive());
         let mut tar =
@@ -285,13 +297,17 @@ impl Work {
         let key = manifest::volume_key(&volume.name, &fingerprint);
         let (sha256, bytes) = self.send(key.clone(), output, None).await?;
         let ended = tar.wait().await?;
-        if !ended.success() {
+        let inconsistent = volume.is_live() && ended.code() == Some(TAR_FILES_CHANGED);
+        if !ended.success() && !inconsistent {
             let said = complaining.await.unwrap_or_default();
             self.target.delete(&key).await?;
+            if volume.was_deleted() {
+                return Ok(None);
+            }
             bail!("cannot archive volume {}: {}", volume.name, said.trim());
         }
         self.report.copied_bytes += bytes;
-        Ok(VolumeEntry { name: volume.name.clone(), fingerprint, bytes, sha256 })
+        Ok(Some(VolumeEntry { name: volume.name.clone(), fingerprint, bytes, sha256, inconsistent }))
     }
 
     /// Stores what `content` gives, unless it is not `expected`; its digest and length.

@@ -64,6 +64,7 @@ struct Report<'a> {
     volumes: usize,
     bytes: u64,
     data: Option<&'a Path>,
+    inconsistent_volumes: Vec<String>,
     not_included: &'a [String],
 }
 
@@ -109,6 +110,7 @@ impl Restore {
             volumes: manifest.volumes.len(),
             bytes: manifest.objects().values().map(|(bytes, _)| bytes).sum(),
             data: self.data.as_deref(),
+            inconsistent_volumes: manifest.inconsistent_volumes(),
             not_included: &manifest.not_included,
         };
         if self.json {
@@ -122,6 +124,9 @@ impl Restore {
                 data.display()
             ),
             None => println!("backup {backup} is whole: {files} files, {volumes} volumes, {bytes} bytes"),
+        }
+        for name in &report.inconsistent_volumes {
+            println!("inconsistent: files of volume {name} changed while they were backed up");
         }
         for one in &manifest.not_included {
             println!("not in the backup: {one}");

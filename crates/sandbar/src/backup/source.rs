@@ -2,7 +2,8 @@
 //!
 //! A running server has the pool mounted in a mount namespace of its own, which its process leads
 //! to. On btrfs a volume is read from a read-only snapshot; elsewhere as it is, which is consistent
-//! for paused sandboxes, templates and volumes without a writer.
+//! for paused sandboxes, templates and volumes without a writer. A backup that was killed leaves
+//! its snapshots (`.backup-NAME`) in the pool until the next backup removes them.
 
 use super::manifest::{Root, hex};
 use crate::data::{self, DataDirectory, Found};
@@ -11,7 +12,7 @@ use engine::pool::{FrozenCopy, Pool, is_frozen_copy};
 use sha2::{Digest as _, Sha256};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -60,18 +61,14 @@ pub(super) fn files_below(root: Root, directory: &Path) -> anyhow::Result<Vec<Du
     let mut left = vec![directory.to_owned()];
     while let Some(folder) = left.pop() {
         let at_top = root == Root::Data && folder == directory;
-        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let Some(entries) = unless_vanished(fs::read_dir(&folder), &folder)? else { continue };
+        for entry in entries {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default();
             if at_top && VOLATILE.iter().any(|volatile| name == *volatile) {
                 continue;
             }
-            let metadata = match path.symlink_metadata() {
-                Ok(metadata) => metadata,
-                // Removed meanwhile.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error).with_context(|| format!("cannot look at {}", path.display())),
-            };
+            let Some(metadata) = unless_vanished(path.symlink_metadata(), &path)? else { continue };
             if metadata.is_dir() {
                 left.push(path);
             } else if metadata.is_file() && !is_transient(&path) {
@@ -161,8 +158,8 @@ impl OpenPool {
 pub(super) struct Frozen {
     pub name: String,
     path: PathBuf,
-    /// Held, not read: the copy goes with it.
-    _copy: Option<FrozenCopy>,
+    /// None where volumes are plain directories: files can change while they are read.
+    copy: Option<FrozenCopy>,
 }
 
 impl Frozen {
@@ -174,28 +171,38 @@ impl Frozen {
             Err(error) => return Err(error).with_context(|| format!("cannot take a snapshot of volume {name}")),
         };
         let path = copy.as_ref().map_or_else(|| root.join(&name), |copy| copy.path().to_owned());
-        Ok(Some(Self { name, path, _copy: copy }))
+        Ok(Some(Self { name, path, copy }))
+    }
+
+    /// Whether the volume itself is read, which sandboxes can change meanwhile.
+    pub(super) fn is_live(&self) -> bool {
+        self.copy.is_none()
+    }
+
+    /// Whether a volume that is read itself was deleted meanwhile.
+    pub(super) fn was_deleted(&self) -> bool {
+        self.is_live() && !self.path.exists()
     }
 
     /// Digest of every name, kind, size, owner and time below: equal when nothing was changed,
-    /// because a change of content or attributes sets an inode's change time.
+    /// because a change of content or attributes sets an inode's change time. Entries that vanish
+    /// meanwhile are skipped.
     pub(super) fn fingerprint(&self) -> anyhow::Result<String> {
         let mut hasher = Sha256::new();
+        if self.is_live() {
+            // A file that came and went directly below changes nothing else. The next fingerprint
+            // differs, so that no later backup reuses an archive that such a change made inconsistent.
+            hash_entry(&mut hasher, Path::new(""), &self.path.symlink_metadata()?);
+        }
         let mut left = vec![self.path.clone()];
         while let Some(folder) = left.pop() {
-            let listed = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+            let Some(listed) = unless_vanished(fs::read_dir(&folder), &folder)? else { continue };
             let mut entries = listed.collect::<Result<Vec<_>, _>>()?;
             entries.sort_by_key(fs::DirEntry::file_name);
             for entry in entries {
                 let path = entry.path();
-                let found = path.symlink_metadata().with_context(|| format!("cannot look at {}", path.display()))?;
-                let relative = path.strip_prefix(&self.path).expect("it was found below");
-                hasher.update(relative.as_os_str().as_bytes());
-                let facts = [u64::from(found.mode()), u64::from(found.uid()), u64::from(found.gid()), found.rdev()];
-                let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
-                hasher.update([0]);
-                facts.into_iter().chain([found.size(), found.ino()]).for_each(|fact| hasher.update(fact.to_le_bytes()));
-                times.into_iter().for_each(|time| hasher.update(time.to_le_bytes()));
+                let Some(found) = unless_vanished(path.symlink_metadata(), &path)? else { continue };
+                hash_entry(&mut hasher, path.strip_prefix(&self.path).expect("it was found below"), &found);
                 if found.is_dir() {
                     left.push(path);
                 }
@@ -211,6 +218,23 @@ impl Frozen {
         command.args(["--xattrs-include=*", "--sparse", "--file=-", "--directory"]).arg(&self.path).arg(".");
         command
     }
+}
+
+/// None for a file or directory that does not exist any more.
+fn unless_vanished<T>(result: io::Result<T>, path: &Path) -> anyhow::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn hash_entry(hasher: &mut Sha256, relative: &Path, found: &Metadata) {
+    hasher.update(relative.as_os_str().as_bytes());
+    let facts = [u64::from(found.mode()), u64::from(found.uid()), u64::from(found.gid()), found.rdev()];
+    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+    hasher.update([0]);
+    facts.into_iter().chain([found.size(), found.ino()]).for_each(|fact| hasher.update(fact.to_le_bytes()));
+    times.into_iter().for_each(|time| hasher.update(time.to_le_bytes()));
 }
 
 /// Puts an archive's files where [`Frozen::archive`] took them from.

@@ -5,7 +5,9 @@ use crate::support::http::request;
 use crate::support::{Program, Sandbox, Server, eventually};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use testing::S3Server;
@@ -219,6 +221,43 @@ fn a_backup_names_the_database_that_it_does_not_include() {
     value["database"] = json!(format!("sqlite://{}", server.file("studio/other.sqlite").display()));
     fs::write(&note, value.to_string()).expect("written");
     assert_eq!(not_included(), json!([]));
+}
+
+#[test]
+fn a_volume_that_changes_while_it_is_read_is_in_the_backup() {
+    let directory = tempfile::tempdir().expect("a directory");
+    // Volumes that are plain directories, as on a server that is not root.
+    let data = directory.path().join("server");
+    for name in ["busy", "quiet"] {
+        fs::create_dir_all(data.join("volumes").join(name)).expect("a directory");
+    }
+    fs::write(data.join("lock"), "").expect("written");
+    fs::write(data.join("volumes/quiet/file"), "kept").expect("written");
+    let (log, brief) = (data.join("volumes/busy/log"), data.join("volumes/busy/brief"));
+    fs::write(&log, "a line of a log\n".repeat(1 << 20)).expect("written");
+    let target = directory.path().join("backup");
+    let target = target.to_str().expect("a plain path");
+    let flags = [target, "--json", "--data", data.to_str().expect("a plain path")];
+    let done = AtomicBool::new(false);
+    let report: Value = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut log = fs::File::options().append(true).open(&log).expect("a file");
+            while !done.load(Ordering::Relaxed) {
+                log.write_all(b"line").expect("written");
+                fs::write(&brief, "brief").expect("written");
+                fs::remove_file(&brief).expect("removed");
+            }
+        });
+        let output = of_home(directory.path(), "backup").run(&flags);
+        done.store(true, Ordering::Relaxed);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    });
+    assert_eq!((&report["volumes"], &report["inconsistentVolumes"]), (&json!(2), &json!(["busy"])), "{report}");
+    let again: Value = serde_json::from_str(&of_home(directory.path(), "backup").must(&flags)).expect("JSON");
+    assert_eq!((&again["volumes"], &again["inconsistentVolumes"]), (&json!(2), &json!([])), "{again}");
+    let stamp = report["backup"].as_str().expect("a stamp");
+    of_home(directory.path(), "restore").must(&[target, "--verify", "--at", stamp]);
 }
 
 #[test]
