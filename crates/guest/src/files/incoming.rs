@@ -1,10 +1,14 @@
-//! One file of a `POST /files` on its way to its place: until all of it has arrived, the file that is there stays as it is.
+//! One file of a `POST /files` on its way to its place: until all of it has arrived, the file that is
+//! there stays as it is.
 //!
-//! A small file is gathered in memory and then written in place, as E2B's daemon does: hard links, mode and watchers see a
-//! write. A larger one is written to a draft beside its place, which then takes the name of the file before.
+//! A small file is gathered in memory and then written in place, as E2B's daemon does: hard links,
+//! mode and watchers see a write. A larger one is written to a draft beside its place, which then
+//! takes the name of the file before. Where there is no file before, it is written under its own
+//! name, so that watchers see that name alone, and removed if the upload breaks off.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use http::StatusCode;
 use protocol::envd::WrittenFile;
@@ -27,8 +31,47 @@ pub(super) struct IncomingFile {
 
 struct Writing {
     writer: FileWriter,
-    /// None: what is at the path has no neighbours, or is no plain file; it is written as it is.
-    draft: Option<Draft>,
+    place: Place,
+}
+
+/// Where the content of a large file goes.
+enum Place {
+    /// Beside the file before.
+    Draft(Draft),
+    /// There was no file before.
+    New(NewFile),
+    /// What is at the path has no neighbours, or is no plain file: it is written as it is.
+    Existing,
+}
+
+/// A file that this upload created. Dropped before all of it has arrived, it is removed.
+struct NewFile {
+    path: PathBuf,
+    /// Device and inode: another file may have taken the name meanwhile.
+    identity: Option<(u64, u64)>,
+}
+
+impl NewFile {
+    fn created_at(path: &Path) -> Self {
+        Self { path: path.to_owned(), identity: identity(path) }
+    }
+
+    fn keep(mut self) {
+        self.identity = None;
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if self.identity.is_some() && self.identity == identity(&self.path) {
+            // What cannot be removed stays as a part, as it would without this.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 impl IncomingFile {
@@ -55,33 +98,40 @@ impl IncomingFile {
 
     /// All of it has arrived.
     pub(super) fn finish(self, metadata: &Metadata) -> Result<WrittenFile, HttpError> {
-        let Some(Writing { writer, draft }) = self.writing else {
+        let Some(Writing { writer, place }) = self.writing else {
             let mut writer = FileWriter::create(self.path, &self.user)?;
             writer.write(&self.gathered)?;
             return writer.finish(metadata);
         };
         let written = writer.finish(metadata)?;
-        let Some(draft) = draft else { return Ok(written) };
+        let draft = match place {
+            Place::Draft(draft) => draft,
+            Place::New(file) => {
+                file.keep();
+                return Ok(written);
+            }
+            Place::Existing => return Ok(written),
+        };
         draft.replace(&self.user)?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(WrittenFile { name, path: self.path.to_string_lossy().into_owned(), ..written })
     }
 
     fn begin(&self) -> Result<Writing, HttpError> {
-        let replaceable = match fs::metadata(&self.path) {
-            Ok(found) => found.is_file(),
-            // A link that leads nowhere stays one: what it names is made.
-            Err(_) => fs::symlink_metadata(&self.path).is_err(),
-        };
-        if replaceable {
+        // A link that leads nowhere stays one: what it names is made.
+        if fs::symlink_metadata(&self.path).is_err() {
+            let writer = FileWriter::create(self.path.clone(), &self.user)?;
+            return Ok(Writing { writer, place: Place::New(NewFile::created_at(&self.path)) });
+        }
+        if fs::metadata(&self.path).is_ok_and(|found| found.is_file()) {
             let draft = Draft::beside(&self.path);
             match FileWriter::create(draft.path.clone(), &self.user) {
-                Ok(writer) => return Ok(Writing { writer, draft: Some(draft) }),
+                Ok(writer) => return Ok(Writing { writer, place: Place::Draft(draft) }),
                 Err(full) if full.status == StatusCode::INSUFFICIENT_STORAGE => return Err(full),
                 // Files of the kernel have no neighbours.
                 Err(_) => {}
             }
         }
-        Ok(Writing { writer: FileWriter::create(self.path.clone(), &self.user)?, draft: None })
+        Ok(Writing { writer: FileWriter::create(self.path.clone(), &self.user)?, place: Place::Existing })
     }
 }
