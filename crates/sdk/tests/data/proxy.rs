@@ -128,6 +128,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 async fn serve(mut client: TcpStream, server: &str, state: &State) -> io::Result<()> {
+    // A reset discards what Nagle's algorithm holds back: every byte written leaves at once.
+    client.set_nodelay(true)?;
     let (mut head, rest) = read_head(&mut client).await?;
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
     lock(&state.seen).push(path.clone());
