@@ -324,7 +324,8 @@ fn end_group(groups: &Groups, name: &str) -> Result<(), EngineError> {
     let processes = group.children()?.into_iter().filter_map(open_process).collect::<Vec<_>>();
     group.kill_all()?;
     for process in processes {
-        // At most one of them is a child of ours, which nobody else will reap; the others give an error at once.
+        // At most one of them is a child of this process, which has to reap it; the others give an
+        // error at once.
         let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
     }
     group.remove()
@@ -425,9 +426,15 @@ impl Workshop {
         }
         for name in self.pool.list()? {
             let is_named = keep_files.contains(&name) || keep_running.contains(&name);
-            if !is_named && !holds_content(&self.pool.path_of(&name)) {
-                self.pool.move_to_trash(&name)?;
-                removed.insert(name);
+            if is_named || holds_content(&self.pool.path_of(&name)) {
+                continue;
+            }
+            match self.pool.move_to_trash(&name) {
+                Ok(()) => {
+                    removed.insert(name);
+                }
+                // A full disk, for one: the files stay where they are until the next start.
+                Err(error) => warn!(name, %error, "files that no record names could not be moved to the trash"),
             }
         }
         Ok(removed.into_iter().collect())
