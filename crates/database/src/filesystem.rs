@@ -20,10 +20,11 @@ pub(crate) enum Room {
     ReadOnly,
 }
 
-/// What the file system of `path` has left for an ordinary process.
+/// What the file system of `path` has left for this process: root may take the reserved blocks, too.
 pub(crate) fn room(path: &Path) -> Room {
     let Ok(found) = statvfs(existing(path)) else { return Room::Free };
-    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let blocks = if rustix::process::geteuid().is_root() { found.f_bfree } else { found.f_bavail };
+    let free = blocks.saturating_mul(found.f_frsize);
     if found.f_flag.contains(StatVfsMountFlags::RDONLY) {
         Room::ReadOnly
     // File systems without a table of inodes (btrfs) report none at all.
