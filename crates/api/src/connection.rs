@@ -1,5 +1,5 @@
-//! A client's connection beneath HTTP: plain or TLS, its place among all connections, how it ends, and how long
-//! the head of a request may take.
+//! A client's connection beneath HTTP: plain or TLS, its place among all connections, how it ends,
+//! and how long the head of a request may take.
 
 use std::io;
 use std::pin::Pin;
@@ -25,8 +25,9 @@ pub(crate) struct ConnectionState {
 }
 
 impl ConnectionState {
-    /// Makes the connection end with a reset. After a plain end in the middle of a response, some SDKs (Python 2.45)
-    /// blame a time-out; after a reset, all of them ask whether the sandbox still runs.
+    /// Makes the connection end with a reset. After a plain end in the middle of a response, some
+    /// SDKs (Python 2.45) blame a time-out; after a reset, all of them ask whether the sandbox
+    /// still runs.
     pub(crate) fn reset_when_closed(&self) {
         self.reset.store(true, Ordering::Relaxed);
     }
@@ -101,9 +102,9 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-/// hyper's clock of an HTTP/1.1 connection. hyper has one timeout from the end of a response to the end of the next
-/// request's head; given this clock, it is the timeout of an idle connection, and the head's first byte replaces it by
-/// `head_timeout`.
+/// hyper's clock of an HTTP/1.1 connection. hyper has one timeout from the end of a response to the
+/// end of the next request's head; given this clock, it is the timeout of an idle connection, and
+/// the head's first byte replaces it by `head_timeout`.
 #[derive(Clone)]
 pub(crate) struct HeadTimer {
     pub(crate) state: Arc<ConnectionState>,

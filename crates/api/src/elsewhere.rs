@@ -79,6 +79,6 @@ impl Elsewhere {
 
 impl fmt::Debug for Elsewhere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.service.is_some() { "Elsewhere(a service)" } else { "Elsewhere(nobody)" })
+        f.write_str(if self.service.is_some() { "Elsewhere(a service)" } else { "Elsewhere(none)" })
     }
 }

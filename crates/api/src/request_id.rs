@@ -1,5 +1,5 @@
-//! `x-request-id`: names a request in the server's log and in its response, so that a report of one leads to the
-//! other. A client's own id is kept where it is fit for a log line.
+//! `x-request-id`: names a request in the server's log and in its response, so that a report of one
+//! leads to the other. A client's own id is kept where it is fit for a log line.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

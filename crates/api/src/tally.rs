@@ -1,5 +1,5 @@
-//! Events that a stranger can cause thousands of times a second, logged at most once a minute: the first at once,
-//! those after it as a count.
+//! Events that a stranger can cause thousands of times a second, logged at most once a minute: the
+//! first at once, those after it as a count.
 
 use std::mem;
 use std::net::SocketAddr;

@@ -1,7 +1,9 @@
-//! Signed addresses of stored pictures, for a store that nothing else makes public: `KEY?expires=SECONDS&signature=HEX`.
+//! Signed addresses of stored pictures, for a store that nothing else makes public:
+//! `KEY?expires=SECONDS&signature=HEX`.
 //!
-//! The signature is an HMAC-SHA256 over the picture's key and the time of expiry, with a secret that lies beside the
-//! pictures. All programs that use the same directory sign with it, and the server checks with it.
+//! The signature is an HMAC-SHA256 over the picture's key and the time of expiry, with a secret
+//! that lies beside the pictures. All programs that use the same directory sign with it, and the
+//! server checks with it.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -49,7 +51,8 @@ impl LinkSigner {
             let mut written = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft)?;
             written.write_all(&secret)?;
             written.sync_all()?;
-            // A link appears whole, and only one of two programs that start at the same time makes it.
+            // A link appears whole, and only one of two programs that start at the same time makes
+            // it.
             let placed = fs::hard_link(&draft, &file);
             fs::remove_file(&draft)?;
             match placed {
@@ -143,7 +146,7 @@ mod tests {
         {
             assert_eq!(check(KEY, forged, 999), Err(LinkError::Invalid), "{forged}");
         }
-        // Every program has the same secret, and nobody else.
+        // All programs of one directory share its secret; another directory has another.
         let again = LinkSigner::open(directory.path()).expect("a secret");
         assert_eq!(again.check(KEY, query, at(999)), Ok(()));
         let other = tempfile::tempdir().expect("a directory");

@@ -17,11 +17,12 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Removes what exceeds the limits below a store's directory, and directories that become empty. Other files than
-    /// pictures stay. Returns the number of pictures removed.
+    /// Removes what exceeds the limits below a store's directory, and directories that become
+    /// empty. Other files than pictures stay. Returns the number of pictures removed.
     ///
     /// # Errors
-    /// A directory cannot be read or a picture cannot be removed. What another program removed meanwhile is no error.
+    /// A directory cannot be read or a picture cannot be removed. What another program removed
+    /// meanwhile is no error.
     pub fn enforce(&self, directory: &Path, now: SystemTime) -> io::Result<usize> {
         let mut pictures = Vec::new();
         collect(&directory.join(ROOT), 0, &mut pictures)?;

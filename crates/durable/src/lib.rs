@@ -1,8 +1,9 @@
 //! Small files that survive a power cut, whole.
 //!
-//! Invariant: when a function here has returned `Ok`, the block device has the new content under its name. When the
-//! process or the machine stops before that, the old content is there, or the new one, never a part. Two processes that
-//! write the same name at once share one draft: callers hold a lock.
+//! Invariant: when a function here has returned `Ok`, the block device has the new content under
+//! its name. When the process or the machine stops before that, the old content is there, or the
+//! new one, never a part. Two processes that write the same name at once share one draft: callers
+//! hold a lock.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +13,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Replaces the content of `path`: writes a draft beside it, syncs it, renames it and syncs the directory.
+/// Replaces the content of `path`: writes a draft beside it, syncs it, renames it and syncs the
+/// directory.
 ///
 /// The file has exactly the permission bits `mode`, whatever the umask is.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
@@ -23,7 +25,8 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     })
 }
 
-/// Renames a file or directory whose content is synced already, and syncs the directory that has it then.
+/// Renames a file or directory whose content is synced already, and syncs the directory that has it
+/// then.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync_directory(directory_of(to))

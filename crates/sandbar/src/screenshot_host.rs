@@ -1,4 +1,5 @@
-//! Where screenshots are kept, for how long, and how the running server shows them: under signed addresses that expire.
+//! Where screenshots are kept, for how long, and how the running server shows them: under signed
+//! addresses that expire.
 
 use crate::config::Config;
 use crate::data::{self, Found, MEDIA};
@@ -32,7 +33,8 @@ pub(crate) struct ScreenshotsConfig {
     /// A directory or an S3 bucket; absent: below the data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<Place>,
-    /// A domain, or the beginning of an address, at which the store's content is public; absent: addresses are signed.
+    /// A domain, or the beginning of an address, at which the store's content is public; absent:
+    /// addresses are signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cdn: Option<String>,
     /// Limits of what is kept below the data directory. The oldest picture goes first.

@@ -62,7 +62,6 @@ are the defaults unless a comment says otherwise:
   max_disk_mb = 262144
   max_sandboxes = 1000            # most that run or are paused with their memory
   max_timeout_seconds = 2592000   # longest lease one call may ask for
-  trash_days = 7                  # files that no record names are kept for so long
   max_image_mb = 32768            # most that an image takes when it is unpacked
   trash_days = 7                  # how long files that no record names can be recovered
   registry_mirrors = { \"docker.io\" = \"http://mirror.lan:5000\" } # default: none

@@ -1,12 +1,14 @@
-//! A disk that can lose its power: what was in memory at that moment is gone, what the block device had is there.
+//! A disk that can lose its power: what was in memory at that moment is gone, what the block device
+//! had is there.
 //!
 //! ```text
 //!   TOP/outer      btrfs in a loop file; only there for its reflinks
 //!     disk.img     a copy of it by reflink is what the block device has, at once
 //!   TOP/disk       ext4 in disk.img, or in a copy of it
 //! ```
-//! Page caches are above the block device, so that nothing of them is in a copy. `TOP` is a shared mount: an unmount
-//! also reaches the mount namespaces of servers, which would otherwise keep the file systems mounted.
+//! Page caches are above the block device, so that nothing of them is in a copy. `TOP` is a shared
+//! mount: an unmount also reaches the mount namespaces of servers, which would otherwise keep the
+//! file systems mounted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,14 +69,16 @@ impl Disk {
         PowerCut(copy)
     }
 
-    /// Mounts what a power cut left, in place of what is mounted. Every process that uses the disk must have been ended.
+    /// Mounts what a power cut left, in place of what is mounted. Every process that uses the disk
+    /// must have been ended.
     pub fn restore(&mut self, PowerCut(image): PowerCut) {
         self.unmount();
         self.image = image;
         self.mount();
     }
 
-    /// Has every write to the disk fail with EIO from now on, until [`Disk::repair`]. What it has can be read.
+    /// Has every write to the disk fail with EIO from now on, until [`Disk::repair`]. What it has
+    /// can be read.
     pub fn fail(&self) {
         // EXT4_IOC_SHUTDOWN without a flush of the journal.
         let script = "import fcntl, os, struct, sys; \
@@ -102,7 +106,8 @@ impl Disk {
         eventually("the disk is not in use any more", RELEASE_TIMEOUT, || {
             Command::new("umount").arg(&path).output().expect("umount runs").status.success().then_some(())
         });
-        // Where a mount namespace still had it, the file system is alive without being mounted here.
+        // Where a mount namespace still had it, the file system is alive without being mounted
+        // here.
         eventually("the disk is released", RELEASE_TIMEOUT, || (!is_attached(&self.image)).then_some(()));
     }
 }

@@ -1,5 +1,5 @@
-//! Group commit: one `syncfs` of the pool at a time. Callers that arrive while one runs share the next one, so that a
-//! hundred pauses at once cost two flushes of the disk and not a hundred.
+//! Group commit: one `syncfs` of the pool at a time. Callers that arrive while one runs share the
+//! next one, so that a hundred pauses at once cost two flushes of the disk and not a hundred.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,8 @@ pub(super) struct GroupCommit {
 struct State {
     started: u64,
     finished: u64,
-    /// The newest commit that failed, and why. The kernel reports a lost write to one `syncfs` only.
+    /// The newest commit that failed, and why. The kernel reports a lost write to one `syncfs`
+    /// only.
     failure: Option<(u64, i32)>,
 }
 

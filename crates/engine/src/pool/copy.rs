@@ -9,8 +9,8 @@ use super::{Pool, PoolError, PoolKind, Volume, check_name, is_subvolume};
 use crate::sys::btrfs;
 
 impl Pool {
-    /// Makes volume `to`, which must not exist, with all that `from` holds. Whoever writes to
-    /// `from` must be stopped first.
+    /// Makes volume `to`, which must not exist, with all that `from` holds. The caller
+    /// stops all writers of `from` first.
     /// The copy is on the disk when this returns: on btrfs the kernel commits a snapshot by itself.
     ///
     /// On btrfs a crash leaves the whole copy or none; elsewhere part of one may be left under the

@@ -1,12 +1,15 @@
-//! Space of the host that is taken ahead of need, so that another program which fills the host's disk does not make the
-//! kernel abort the pool.
+//! Space of the host that is taken ahead of need, so that another program which fills the host's
+//! disk does not make the kernel abort the pool.
 //!
-//! The image is sparse: a write to one of its holes takes a block of the host. When the host has none, a write of data
-//! fails and its writer is told, but a write of metadata makes btrfs abort the file system for good. So
+//! The image is sparse: a write to one of its holes takes a block of the host. When the host has
+//! none, a write of data fails and its writer is told, but a write of metadata makes btrfs abort
+//! the file system for good. So
 //!
-//! - the parts of the image that hold btrfs's metadata always have their blocks ([`Reserve::allocate_metadata`]);
-//! - a ballast file beside the image is given up when the host runs out, which lets the databases commit and the pool
-//!   allocate new metadata, and is taken again when there is room ([`Reserve::balance`]).
+//! - the parts of the image that hold btrfs's metadata always have their blocks
+//!   ([`Reserve::allocate_metadata`]);
+//! - a ballast file beside the image is given up when the host runs out, which lets the databases
+//!   commit and the pool allocate new metadata, and is taken again when there is room
+//!   ([`Reserve::balance`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,7 +26,8 @@ const MIB: u64 = 1 << 20;
 const LARGEST_BALLAST: u64 = 256 * MIB;
 /// A part of small disks: 48 MiB of 3 GiB.
 const BALLAST_SHARE: u64 = 64;
-/// Most that metadata takes ahead of need, as a part of the disk. btrfs sets 256 MiB or 1 GiB apart at a time.
+/// Most that metadata takes ahead of need, as a part of the disk. btrfs sets 256 MiB or 1 GiB apart
+/// at a time.
 const METADATA_SHARE: u64 = 8;
 /// Superblock, its first copy, and what lies before the first chunk.
 const SUPERBLOCKS: [(u64, u64); 2] = [(0, MIB), (64 * MIB, 64 << 10)];
@@ -40,8 +44,9 @@ impl Reserve {
         Ok(Self { image, ballast: data.join("pool.reserve") })
     }
 
-    /// Allocates the blocks of the image that hold metadata of the file system at `pool`, as far as a host of this size
-    /// can spare them. Cheap when they are allocated. A host that is full, or cannot allocate ahead, is no failure.
+    /// Allocates the blocks of the image that hold metadata of the file system at `pool`, as far as
+    /// a host of this size can spare them. Cheap when they are allocated. A host that is full, or
+    /// cannot allocate ahead, is no failure.
     pub(super) fn allocate_metadata(&self, pool: &File, host_bytes: u64) -> io::Result<()> {
         let mut left = host_bytes / METADATA_SHARE;
         let chunks = btrfs::chunks(pool)?;
@@ -65,7 +70,8 @@ impl Reserve {
         fallocate(&self.image, FallocateFlags::KEEP_SIZE, start, length)
     }
 
-    /// Gives the ballast up when the host has less than half of it free, and takes it when there is plenty.
+    /// Gives the ballast up when the host has less than half of it free, and takes it when there is
+    /// plenty.
     pub(super) fn balance(&self, host_bytes: u64, free_bytes: u64) -> io::Result<()> {
         let ballast = LARGEST_BALLAST.min(host_bytes / BALLAST_SHARE);
         let held = fs::metadata(&self.ballast).is_ok();

@@ -1,4 +1,5 @@
-//! Volumes that no record names are not deleted: they are renamed into a trash, from where they can be taken back.
+//! Volumes that no record names are not deleted: they are renamed into a trash, from where they can
+//! be taken back.
 //!
 //! ```text
 //!   ROOT/NAME               a volume
@@ -6,8 +7,8 @@
 //!   ROOT/.trash/NAME        a volume that no record named
 //!   ROOT/.trash/NAME.json   since when, and its note
 //! ```
-//! Names of volumes have no dot, so neither directory is ever taken for a volume. A crash between two renames leaves a note
-//! without a volume, which means nothing.
+//! Names of volumes have no dot, so neither directory is ever taken for a volume. A crash between
+//! two renames leaves a note without a volume, which means nothing.
 
 use std::fs;
 use std::io::{self, Write};

@@ -47,7 +47,8 @@ pub(crate) fn is_allocated(file: &File, start: u64, length: u64) -> rustix::io::
             reserved: 0,
             extents: [BLANK; EXTENTS],
         };
-        // SAFETY: FS_IOC_FIEMAP takes `struct fiemap` with room for `count` extents behind it, which `Map` is.
+        // SAFETY: FS_IOC_FIEMAP takes `struct fiemap` with room for `count` extents behind it,
+        // which `Map` is.
         if unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP as _, std::ptr::from_mut(&mut map)) } == -1 {
             return Err(rustix::io::Errno::from_io_error(&io::Error::last_os_error()).expect("a call sets errno"));
         }

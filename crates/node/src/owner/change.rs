@@ -29,7 +29,7 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 enum Durability {
     /// It fails, and the sandbox runs on: the caller is not told that something is safe which is not.
     Required,
-    /// It goes on: nobody waits for it, and the lease has ended.
+    /// It goes on: no caller waits for it, and the lease has ended.
     BestEffort,
 }
 
@@ -202,7 +202,8 @@ impl Owner {
         }
     }
 
-    /// Has the files on the disk before anybody is told of the pause: a power cut takes none of them.
+    /// Syncs the files to the disk before the pause is acknowledged, so that a power cut loses
+    /// none of them.
     async fn write_files_out(&mut self, durability: Durability) -> Result<(), EngineError> {
         let synced = tokio::time::timeout(SYNC_TIMEOUT, self.world.engine.sync_files()).await;
         let synced = synced.unwrap_or_else(|late| Err(EngineError::failed("cannot write files out", late)));

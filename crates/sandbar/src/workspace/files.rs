@@ -1,4 +1,5 @@
-//! `sandbar workspace ls`, `read`, `write`, `cp` and `url`: as `sandbox` has them, in whichever sandbox the workspace is.
+//! `sandbar workspace ls`, `read`, `write`, `cp` and `url`: as `sandbox` has them, in whichever
+//! sandbox the workspace is.
 
 use super::Session;
 use crate::sandbox::cp::{self, Direction};

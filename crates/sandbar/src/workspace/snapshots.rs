@@ -76,8 +76,8 @@ Examples:
 
 Those of a workspace that was destroyed are listed too.
 
-A snapshot from before the tree lost more than half of its files or bytes is kept besides the others, until a newer one is as \
-large or --confirm-shrink says that it is meant to be so small.")]
+A snapshot from before the tree lost more than half of its files or bytes is kept besides the others, until a newer one has \
+at least half of both or --confirm-shrink says that it is meant to be so small.")]
 pub(super) struct List {
     /// The workspace
     name: WorkspaceName,

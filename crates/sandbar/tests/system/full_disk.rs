@@ -1,4 +1,5 @@
-//! A host disk that is full: what was synced stays, the server says what is wrong, and it works again when there is space.
+//! A host disk that is full: what was synced stays, the server says what is wrong, and it works
+//! again when there is space.
 //!
 //! Takes root, loop devices, ext4 and btrfs.
 
@@ -83,7 +84,8 @@ fn process_of(sandbox: &Sandbox) -> PathBuf {
     processes.filter(|path| path.join("root").exists()).find(in_group).expect("the sandbox runs")
 }
 
-/// Gives the blocks back that the image has allocated and never written to: there is nothing in them.
+/// Gives the blocks back that the image has allocated and never written to: there is nothing in
+/// them.
 fn free_unwritten(image: &Path) {
     let listed = Command::new("filefrag").arg("-v").arg("-b4096").arg(image).output().expect("e2fsprogs");
     for line in String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.contains("unwritten")) {
@@ -116,8 +118,8 @@ impl Drop for Stopped<'_> {
 const MAKE_FILES: &str =
     r#"cd /home/user; for i in $(seq 500); do : >"$(printf %0200d $(($0 * 500 + i)))" || exit 1; done; sync -f ."#;
 
-/// Has the kernel abort the pool: without the server, which would not let that happen, the image loses what was allocated
-/// ahead, the host its space, and then a sandbox writes.
+/// Has the kernel abort the pool: without the server, which would not let that happen, the image
+/// loses what was allocated ahead, the host its space, and then a sandbox writes.
 fn abort_pool(server: &Server, disk: &Disk, sandbox: &Sandbox) {
     let filler = disk.path().join("filler");
     let process = process_of(sandbox);

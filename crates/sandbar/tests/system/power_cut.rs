@@ -1,5 +1,6 @@
-//! Power cuts: what a server has acknowledged is on the disk. After each acknowledged call the test copies what the block
-//! device has; each copy is then mounted in place of the disk and served, and must hold everything acknowledged until then.
+//! Power cuts: what a server has acknowledged is on the disk. After each acknowledged call the test
+//! copies what the block device has; each copy is then mounted in place of the disk and served, and
+//! must hold everything acknowledged until then.
 //!
 //! Takes root, loop devices, ext4 and btrfs.
 
@@ -35,7 +36,8 @@ impl Machine {
         self.acknowledged.push((what.into(), Box::new(check), cut));
     }
 
-    /// Has the power fail after every acknowledged call, one after the other, and looks for all until then.
+    /// Has the power fail after every acknowledged call, one after the other, and looks for all
+    /// until then.
     fn check(mut self) {
         let mut checks: Vec<(String, Check)> = Vec::new();
         for (what, check, cut) in std::mem::take(&mut self.acknowledged) {

@@ -243,9 +243,9 @@ impl Records {
         Ok(named.collect())
     }
 
-    /// Takes the oldest job that has something left to be done and that nobody has, or the one that
-    /// is named if it is such a job, for as long as `lease`: one statement, so that of two who want
-    /// the same one gets it. Leases that hold nothing any more are no obstacle.
+    /// Takes the oldest job that has something left to be done and no lease, or the one that is
+    /// named if it is such a job, for as long as `lease`: one statement, so that of two workers
+    /// that want the same job one gets it. Void leases are no obstacle.
     ///
     /// # Errors
     /// The records cannot be written.

@@ -4,7 +4,7 @@
 //!
 //! Workers run one at a time from step to step, in an order that the seed decides, so that a
 //! failing seed replays: `SANDBAR_SEED=N cargo test -p sandbar-studio --lib simulation`.
-//! `SANDBAR_SOAK` runs thousands of seeds instead of a few.
+//! `SANDBAR_SOAK` runs 400 seeds instead of 20.
 //!
 //! What must hold, whatever happens: each job ends exactly once and stays as it ended; credits are
 //! exact; events have no gaps; what the journal has stands on the timeline once and in order; a

@@ -1,5 +1,6 @@
-//! What a notice about a cut text says of the part that is missing: where it can be read, and what became of the command
-//! that wrote it. One pure function over [`Provenance`], so that no combination of cut, killed and saved says anything false.
+//! What a notice about a cut text says of the part that is missing: where it can be read, and what
+//! became of the command that wrote it. One pure function over [`Provenance`], so that no
+//! combination of cut, killed and saved says anything false.
 
 use serde_json::Value;
 
@@ -135,7 +136,8 @@ impl<'a> Provenance<'a> {
 }
 
 impl Producer {
-    /// Of a command in the foreground, by the code of its result and the exit code, which is null when it is not known.
+    /// Of a command in the foreground, by the code of its result and the exit code, which is null
+    /// when it is not known.
     pub(crate) fn of_code(code: Option<ErrorCode>, exit_code: &Value) -> Self {
         match code {
             Some(ErrorCode::Timeout | ErrorCode::Cancelled | ErrorCode::OutputLimit) if exit_code.is_null() => {

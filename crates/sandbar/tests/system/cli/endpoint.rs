@@ -74,8 +74,8 @@ fn flags_win_over_variables_and_variables_over_the_local_server() {
     let elsewhere = cli.command(&["list", "--api-url", "http://other.example"]).output().expect("the program runs");
     assert!(text(&elsewhere.stderr).contains("not configured for http://other.example"), "{elsewhere:?}");
     for call in [&["list"][..], &["create"], &["info", "i0"]] {
-        let nobody = cli.fails(1, &[call, &["--api-url", "http://127.0.0.1:1", "--api-key", "e2b_00"]].concat());
-        assert!(nobody.contains("cannot reach 127.0.0.1:1") && nobody.contains("`sandbar up` starts one"), "{nobody}");
+        let said = cli.fails(1, &[call, &["--api-url", "http://127.0.0.1:1", "--api-key", "e2b_00"]].concat());
+        assert!(said.contains("cannot reach 127.0.0.1:1") && said.contains("`sandbar up` starts one"), "{said}");
     }
     let no_file = cli.fails(1, &["list", "--api-key-file", "/nonexistent/key"]);
     assert!(no_file.contains("/nonexistent/key"), "{no_file}");

@@ -22,7 +22,7 @@ fn tool_calls_go_on_through_rotation_and_hide_what_was_given() {
     let (read, _) = call("read_file", json!({ "path": "/home/user/project/sub/token" }));
     assert!(!read.to_string().contains("hushhush12345"), "{read}");
 
-    // The file has a value that no snapshot may have, unless somebody allows it.
+    // The file has a value that no snapshot may have without --allow-env-values.
     let refused = user.workspace.fails(1, &["rotate", "shop"]);
     assert!(refused.contains("project/sub/token (TOKEN)") && !refused.contains("hushhush12345"), "{refused}");
     user.workspace.must(&["snapshot", "shop", "--allow-env-values"]);
