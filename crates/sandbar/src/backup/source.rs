@@ -190,8 +190,8 @@ impl Frozen {
     pub(super) fn fingerprint(&self) -> anyhow::Result<String> {
         let mut hasher = Sha256::new();
         if self.is_live() {
-            // A file that came and went directly below changes nothing else. The next fingerprint
-            // differs, so that no later backup reuses an archive that such a change made inconsistent.
+            // A file that came and went directly below changes nothing else. With the directory's
+            // times the next fingerprint differs: no later backup reuses an inconsistent archive.
             hash_entry(&mut hasher, Path::new(""), &self.path.symlink_metadata()?);
         }
         let mut left = vec![self.path.clone()];
