@@ -76,13 +76,16 @@ pub(super) struct Seat {
     /// Known to run, as far as anybody has looked.
     pub(super) attached: Option<Attached>,
     pub(super) last_answer: Option<LastAnswer>,
+    /// The last save of this process, by the wall clock, as in the details, and by
+    /// [`Core::stable_now`].
+    pub(super) saved: Option<(Timestamp, Timestamp)>,
 }
 
 impl Seat {
     fn new(mut record: WorkspaceRecord, mut details: Details) -> Self {
         let news = std::mem::take(&mut details.news);
         record.details = Value::Null;
-        Self { record, details, stored_news: news.clone(), news, attached: None, last_answer: None }
+        Self { record, details, stored_news: news.clone(), news, attached: None, last_answer: None, saved: None }
     }
 }
 
@@ -427,9 +430,10 @@ impl Core {
         let occasion = saved_for.occasion();
         let options = SnapshotOptions { spare, occasion, values, ..self.settings().snapshot.clone() };
         // What is written from here on may not be in it.
-        self.unsaved.store(false, Ordering::Release);
+        let saving = SaveGuard::begin(&self.unsaved);
         match self.house.snapshots.save(sandbox, &self.project, &options).await {
             Ok(saved) => {
+                saving.finish();
                 self.note_saved(turn, sandbox, saved_for, &saved).await;
                 let Saved { stamp, unchanged, ref key, files, bytes, .. } = saved;
                 let kind = match unchanged {
@@ -440,7 +444,7 @@ impl Core {
                 Ok(saved)
             }
             Err(error) => {
-                self.unsaved.store(true, Ordering::Release);
+                drop(saving);
                 if let SaveError::Exposed { files, .. } = &error {
                     self.tell_exposed(turn, files).await;
                 }
@@ -472,6 +476,7 @@ impl Core {
             ));
         }
         let now = self.now();
+        self.seat().saved = Some((now, self.stable_now()));
         let noted = self.update(turn, |_, details| {
             details.saved = true;
             details.saved_at = Some(now);
@@ -551,6 +556,32 @@ impl Core {
     }
 }
 
+/// A save under way. The work counts as unsaved again if the save fails or its future is dropped.
+struct SaveGuard<'a> {
+    unsaved: &'a AtomicBool,
+    finished: bool,
+}
+
+impl<'a> SaveGuard<'a> {
+    fn begin(unsaved: &'a AtomicBool) -> Self {
+        unsaved.store(false, Ordering::Release);
+        Self { unsaved, finished: false }
+    }
+
+    /// The work is in a snapshot.
+    fn finish(mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for SaveGuard<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.unsaved.store(true, Ordering::Release);
+        }
+    }
+}
+
 impl Run {
     pub(super) fn of(placed: &Placed) -> Self {
         Self { started_at: placed.started_at, ends_at: placed.ends_at, size: placed.size }
@@ -568,4 +599,22 @@ pub(crate) fn dev_server(record: &WorkspaceRecord) -> Option<DevServer> {
 
 pub(super) fn services(dev_server: Option<&DevServer>) -> Value {
     dev_server.map_or_else(|| json!({}), |server| json!({ DEV_SERVER: server }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_counts_as_unsaved_after_a_save_that_was_dropped() {
+        let unsaved = AtomicBool::new(true);
+        let save = async {
+            let _saving = SaveGuard::begin(&unsaved);
+            std::future::pending::<()>().await;
+        };
+        assert!(tokio::time::timeout(Duration::ZERO, save).await.is_err());
+        assert!(unsaved.load(Ordering::Acquire));
+        SaveGuard::begin(&unsaved).finish();
+        assert!(!unsaved.load(Ordering::Acquire));
+    }
 }

@@ -161,6 +161,9 @@ async fn a_clock_that_is_set_neither_ends_nor_forgets_a_sandbox() {
         assert_eq!(kept.extensions().len(), 1, "{hours} hours, ours: {ours}");
         assert_eq!(kept.count("DELETE /sandboxes/*") + kept.count("POST /sandboxes/*/pause"), 0, "{hours} hours");
         assert_eq!(kept.events.count(|event| matches!(event, EventKind::Stopped { .. })), 0, "{hours} hours");
+        // The fake's commands do nothing, so that a save fails and is retried after the interval.
+        let saves = kept.events.count(|event| matches!(event, EventKind::SnapshotFailed { .. }));
+        assert!((4..=6).contains(&saves), "{saves} saves, {hours} hours, ours: {ours}");
         kept.workspace.close().await;
     }
 }

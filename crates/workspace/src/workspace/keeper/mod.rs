@@ -236,13 +236,10 @@ impl Core {
             keeping.unsaved_since = None;
             return Ok(None);
         }
-        let since = *keeping.unsaved_since.get_or_insert_with(|| self.now());
-        let due = {
-            let seat = self.seat();
-            unsaved_due(&seat.record, &seat.details, self.settings())
-        };
+        let since = *keeping.unsaved_since.get_or_insert_with(|| self.stable_now());
+        let due = self.unsaved_due_at().min(later(since, interval));
         let at = due.max(later(since, keeping.unsaved_grace.min(interval)));
-        if self.now() < at {
+        if self.stable_now() < at {
             return Ok(Some(at));
         }
         let turn = self.turn().await;
@@ -250,12 +247,26 @@ impl Core {
         let Some((attached, _)) = self.is_ready() else { return Ok(None) };
         if self.save(&turn, &attached.sandbox, SavedFor::Interval).await.is_err() {
             // It is told by an event, and tried again after as long a time.
-            let again = later(self.now(), interval);
+            let again = later(self.stable_now(), interval);
             keeping.unsaved_since = Some(again);
             return Ok(Some(again));
         }
         keeping.unsaved_since = None;
         Ok(None)
+    }
+
+    /// When unsaved work is due to be saved, by [`Core::stable_now`].
+    fn unsaved_due_at(&self) -> Timestamp {
+        let (now, wall) = (self.stable_now(), self.now());
+        let seat = self.seat();
+        let saved = seat.saved.filter(|(saved_at, _)| seat.details.saved_at == Some(*saved_at));
+        if let Some((_, saved_at)) = saved {
+            return later(saved_at, self.settings().save_interval);
+        }
+        // Written by the wall clock, which may have been set since: the earlier answer counts.
+        let due = unsaved_due(&seat.record, &seat.details, self.settings());
+        let by_wall = later(now, Duration::try_from(due.duration_since(wall)).unwrap_or_default());
+        due.min(by_wall)
     }
 
     async fn tend_budget(&self, keeping: &mut Keeping) -> Result<Timestamp, WorkspaceError> {
