@@ -1,6 +1,7 @@
 //! What a workspace takes in: a sandbox that runs already, a server that is to run in it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sdk::{Connect, Sandbox, SandboxId};
 use tracing::warn;
@@ -116,7 +117,9 @@ impl Core {
         };
         let closed = self.fence.close();
         closed.emptied(self.settings().leave_wait).await;
-        let before = self.place().filter(|before| before.sandbox != place.sandbox);
+        let current = self.place();
+        let is_same = current.as_ref().is_some_and(|current| current.sandbox == place.sandbox);
+        let before = current.filter(|_| !is_same);
         if let Some(before) = &before
             && let Ok(Found::Running { sandbox, .. }) = self.look(before).await
         {
@@ -131,8 +134,8 @@ impl Core {
             details.stopped = None;
             details.run = Some(run);
             // Nothing is known of its disk, nor whether a snapshot has what is on it.
-            details.mark = details.mark.take().filter(|_| before.is_none());
-            details.unsaved |= before.is_some();
+            details.mark = details.mark.take().filter(|_| is_same);
+            details.unsaved |= !is_same;
             details.epoch += u64::from(before.is_some());
             for places in [&mut details.left_behind, &mut details.lost, &mut details.retired] {
                 places.retain(|known| known.sandbox != place.sandbox);
@@ -140,6 +143,9 @@ impl Core {
             details.retired.extend(before);
         })
         .await?;
+        if !is_same {
+            self.unsaved.store(true, Ordering::Release);
+        }
         self.attach(sandbox, remaining);
         self.open_interval(&place, &run).await;
         self.end_retired(&turn).await

@@ -35,7 +35,8 @@ impl Core {
         };
         let kept = old.clone().filter(|_| old_lives);
         let mut retired: Vec<Place> = successor.into_iter().collect();
-        for place in self.strays(kept.as_ref()).await {
+        // Also one that seems gone is spared: it may come back, and is noted as lost below.
+        for place in self.strays(old.as_ref()).await {
             if !retired.iter().any(|known| known.sandbox == place.sandbox) {
                 retired.push(place);
             }
