@@ -38,6 +38,8 @@ pub(crate) struct House {
     pub(crate) settings: Settings,
     /// Providers that did not answer when orphans were looked for.
     pub(crate) silent: Mutex<HashSet<ProviderName>>,
+    /// Workspaces whose rows cannot be read, as logged when a sweep did not run for them.
+    pub(crate) unreadable: Mutex<Vec<String>>,
     /// Orphans that this process watches.
     pub(crate) watched: Mutex<HashMap<SandboxId, Watched>>,
     /// Leases of other processes that end later than a new one would.
@@ -66,8 +68,8 @@ pub(crate) struct Watched {
     pub(crate) before: Duration,
     /// When it began, by the steady clock.
     pub(crate) since: Duration,
-    /// This process has paused it.
-    pub(crate) paused: bool,
+    /// This process has logged that the orphan could not be paused.
+    pub(crate) pause_failed: bool,
 }
 
 impl From<Parts> for House {
@@ -81,6 +83,7 @@ impl From<Parts> for House {
             observer,
             settings,
             silent: Mutex::default(),
+            unreadable: Mutex::default(),
             watched: Mutex::default(),
             seen_leases: Mutex::default(),
             began,

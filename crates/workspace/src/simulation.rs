@@ -478,7 +478,7 @@ impl World {
         let creations = done(self.records.usage(&UsageQuery::default())).expect("memory").creations;
         let finished: HashMap<SandboxId, Timestamp> =
             creations.iter().filter_map(|creation| Some((creation.sandbox.clone()?, creation.at))).collect();
-        let named = Named::new(done(self.records.workspaces()).expect("memory")).expect("our own");
+        let named = Named::new(done(self.records.workspaces_and_unreadable()).expect("memory")).expect("our own");
         let orphans: Vec<SandboxId> = self
             .machines
             .iter()

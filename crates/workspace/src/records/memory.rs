@@ -82,8 +82,8 @@ impl WorkspaceRecords for MemoryRecords {
         Ok(self.held().workspaces.get(name).cloned())
     }
 
-    async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>, RecordsError> {
-        Ok(self.held().workspaces.values().cloned().collect())
+    async fn workspaces_and_unreadable(&self) -> Result<(Vec<WorkspaceRecord>, Vec<String>), RecordsError> {
+        Ok((self.held().workspaces.values().cloned().collect(), Vec::new()))
     }
 
     async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {

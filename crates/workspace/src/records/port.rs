@@ -52,8 +52,14 @@ pub enum LeaseError {
 pub trait WorkspaceRecords: Send + Sync {
     async fn workspace(&self, name: &WorkspaceName) -> Result<Option<WorkspaceRecord>, RecordsError>;
 
-    /// By name.
-    async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>, RecordsError>;
+    /// By name, without the rows that this version cannot read.
+    async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>, RecordsError> {
+        Ok(self.workspaces_and_unreadable().await?.0)
+    }
+
+    /// The same, with the names of the rows that this version cannot read: their workspaces exist,
+    /// and their sandboxes are in use.
+    async fn workspaces_and_unreadable(&self) -> Result<(Vec<WorkspaceRecord>, Vec<String>), RecordsError>;
 
     async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError>;
 

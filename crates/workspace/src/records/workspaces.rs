@@ -46,17 +46,20 @@ impl WorkspaceRecords for DatabaseRecords {
         row.map(|row| from_row(row).map_err(cannot("understand"))).transpose()
     }
 
-    async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>, RecordsError> {
+    async fn workspaces_and_unreadable(&self) -> Result<(Vec<WorkspaceRecord>, Vec<String>), RecordsError> {
         let rows = workspace::Entity::find().order_by_asc(workspace::Column::Name).all(&self.database).await;
         let rows = rows.map_err(cannot("read"))?;
-        let read = |row: workspace::Model| {
+        let (mut read, mut unreadable) = (Vec::new(), Vec::new());
+        for row in rows {
             let name = row.name.clone();
-            self.set_aside.keep("workspace", &name, from_row(row))
-        };
-        let mut read: Vec<_> = rows.into_iter().filter_map(read).collect();
+            match self.set_aside.keep("workspace", &name, from_row(row)) {
+                Some(record) => read.push(record),
+                None => unreadable.push(name),
+            }
+        }
         // Databases have orders of their own.
         read.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(read)
+        Ok((read, unreadable))
     }
 
     async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {

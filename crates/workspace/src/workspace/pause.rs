@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use sdk::{Pause, PauseOutcome};
 use tracing::{info, warn};
 
 use super::core::{Core, SavedFor, Turn};
-use super::details::{Place, Stopped};
+use super::details::{Details, Place, Stopped};
 use super::error::{Unavailable, WorkspaceError};
 use super::wake::Found;
 use crate::chain::chain;
@@ -207,11 +208,7 @@ impl Core {
         .await?;
         self.end_retired(&turn).await?;
         reach(Point::DestroyEnded).await;
-        let left_behind = self.seat().details.left_behind.clone();
-        for place in left_behind {
-            // It could not be reached before either; its lifetime ends it.
-            self.end(&place).await;
-        }
+        self.end_left_behind().await;
         let still = self.seat().details.retired.first().cloned();
         if let (Some(place), Unsaved::Keep | Unsaved::Unwanted) = (still, unsaved) {
             // The record is the only one who knows of it.
@@ -223,5 +220,32 @@ impl Core {
         self.house.records.remove_workspace(&self.holding.lease()).await?;
         self.tell(EventKind::Destroyed { snapshot }).await;
         Ok(snapshot)
+    }
+
+    /// Tries to end the sandboxes that were left behind or lost, except those that another
+    /// workspace has adopted. What cannot be ended is logged; a sweep takes it for an orphan once
+    /// the record is gone.
+    async fn end_left_behind(&self) {
+        let places: Vec<Place> = {
+            let Details { left_behind, lost, .. } = &self.seat().details;
+            left_behind.iter().chain(lost).cloned().collect()
+        };
+        if places.is_empty() {
+            return;
+        }
+        let others = match self.house.records.workspaces_and_unreadable().await {
+            Ok((records, unreadable)) if unreadable.is_empty() => records,
+            Ok((_, unreadable)) => {
+                let unreadable = unreadable.join(", ");
+                return warn!(workspace = %self.name, unreadable, "lost sandboxes are not ended: rows cannot be read");
+            }
+            Err(error) => {
+                return warn!(workspace = %self.name, error = %chain(&error), "lost sandboxes are not ended");
+            }
+        };
+        let is_adopted = |place: &&Place| {
+            others.iter().any(|other| other.name != self.name && other.sandbox.as_ref() == Some(&place.sandbox))
+        };
+        join_all(places.iter().filter(|place| !is_adopted(place)).map(|place| self.end(place))).await;
     }
 }

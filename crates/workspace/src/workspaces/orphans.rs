@@ -9,10 +9,14 @@
 //! - Its creation stands in the ledger of these records, and names no other sandbox.
 //! - A sandbox whose workspace has a record is an orphan only if that record is at rest in a
 //!   sandbox that was made later.
+//! - While this version cannot read the row of any workspace, there are no orphans: that row may
+//!   name any sandbox.
 //! - One of this machine's server is swept only by that server.
 //! - It is paused and reported first, and ended a day later. The day has to pass by the wall clock
 //!   and by the steady clocks of the processes that watched, so that neither a restart nor a clock
 //!   that is set makes it shorter.
+//! - A sandbox that runs is never ended. One that a person resumed is paused again, and its day
+//!   starts over.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::PoisonError;
@@ -21,7 +25,7 @@ use std::time::Duration;
 use futures::TryStreamExt;
 use jiff::Timestamp;
 use sdk::model::{ListedSandbox, SandboxState};
-use sdk::{ListQuery, Pause, SandboxId};
+use sdk::{ListQuery, Pause, SandboxError, SandboxId};
 use serde::Serialize;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -43,6 +47,9 @@ const CREATION_TIME: Duration = Duration::from_secs(300);
 const SKEW: Duration = Duration::from_secs(24 * 3600);
 /// From when an orphan is paused and reported until it is ended.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(24 * 3600);
+/// For so long a server keeps the record of a local orphan that it does not own. Another server on
+/// the same records ends its own orphans sooner; afterwards the sandbox is taken for removed.
+const FOREIGN_RECORD_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A sandbox that was made for a workspace and that no record names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -71,12 +78,16 @@ pub struct Swept {
 struct Found {
     orphans: Vec<Orphan>,
     answered: HashSet<ProviderName>,
+    /// Every row of the records could be read. Else there are no orphans.
+    complete: bool,
 }
 
 /// What the records say of sandboxes.
 pub(crate) struct Named {
     records: BTreeMap<String, WorkspaceRecord>,
     ids: HashSet<String>,
+    /// Workspaces whose rows cannot be read.
+    unreadable: Vec<String>,
 }
 
 impl Workspaces {
@@ -131,28 +142,33 @@ impl Workspaces {
         }
         // Read last: what a record names by now is no orphan.
         let named = self.named().await?;
+        let complete = self.house.note_unreadable(&named.unreadable);
         let orphans = candidates
             .into_iter()
             .filter(|(orphan, creation, others)| named.is_orphan(&orphan.sandbox, &orphan.workspace, creation, others))
             .map(|(orphan, ..)| orphan);
-        Ok(Found { orphans: orphans.collect(), answered })
+        Ok(Found { orphans: orphans.collect(), answered, complete })
     }
 
     /// Every sandbox that a record speaks of.
     async fn named(&self) -> Result<Named, OpenError> {
-        Named::new(self.house.records.workspaces().await?)
+        Named::new(self.house.records.workspaces_and_unreadable().await?)
     }
 
     /// Pauses and reports orphans that are found for the first time, and ends those that have been
-    /// known for a day. Of sandboxes of this machine's server only those are looked at that `owns`
-    /// says are the caller's own.
+    /// known, and paused, for a day. Of sandboxes of this machine's server only those are looked at
+    /// that `owns` says are the caller's own. Does nothing while a row of a workspace cannot be
+    /// read.
     ///
     /// # Errors
     /// The records cannot be read or written. A sandbox that could not be ended is not among those
     /// returned.
     pub async fn sweep(&self, owns: &(dyn Fn(&SandboxId) -> bool + Sync)) -> Result<Swept, OpenError> {
         let (records, clock) = (&self.house.records, &self.house.settings.clock);
-        let Found { orphans, answered } = self.find_orphans(owns).await?;
+        let Found { orphans, answered, complete } = self.find_orphans(owns).await?;
+        if !complete {
+            return Ok(Swept::default());
+        }
         let mut known: HashMap<SandboxId, OrphanRecord> =
             records.orphans().await?.into_iter().map(|known| (known.sandbox.clone(), known)).collect();
         let mut swept = Swept::default();
@@ -173,13 +189,13 @@ impl Workspaces {
                     self.pause_orphan(&orphan, &id).await;
                     swept.found.push(orphan);
                 }
-                // A sandbox that runs again after it was paused is in use.
-                Some(_) if orphan.runs && self.house.has_paused(&id) => {
-                    self.house.forget_watch(&id);
-                    let watched = self.house.watch(&id, Duration::ZERO);
+                // A person resumed it, or it could not be paused: its day starts over.
+                Some(_) if orphan.runs => {
+                    let watched = self.house.restart_watch(&id);
                     records
-                        .note_orphan(&OrphanRecord { sandbox: id, provider, workspace, seen_at: now, watched })
+                        .note_orphan(&OrphanRecord { sandbox: id.clone(), provider, workspace, seen_at: now, watched })
                         .await?;
+                    self.pause_orphan(&orphan, &id).await;
                 }
                 Some(recorded) => {
                     let watched = self.house.watch(&id, recorded.watched).max(recorded.watched);
@@ -198,7 +214,10 @@ impl Workspaces {
         // What a provider does not list any more, or a record names by now, is none.
         let named = self.named().await?;
         for (id, recorded) in known {
-            if answered.contains(&recorded.provider) || named.ids.contains(id.as_str()) {
+            let is_local = self.house.orchestrator.provider(&recorded.provider).is_ok_and(Provider::is_local);
+            let is_old = clock.now() >= later(recorded.seen_at, FOREIGN_RECORD_TIMEOUT);
+            let is_ours = !is_local || owns(&id) || self.house.is_watched(&id) || is_old;
+            if (answered.contains(&recorded.provider) && is_ours) || named.ids.contains(id.as_str()) {
                 self.house.forget_watch(&id);
                 records.forget_orphan(&id).await?;
             }
@@ -221,15 +240,17 @@ impl Workspaces {
         };
         let how = match paused {
             Ok(()) => {
-                self.house.note_paused(id);
+                self.house.note_pause(id, false);
                 self.close_booked(orphan, id).await;
                 "it is paused".to_owned()
             }
+            // Every sweep tries again.
+            Err(_) if self.house.note_pause(id, true) => return,
             Err(error) => format!("it could not be paused: {error}"),
         };
         warn!(
             %provider, sandbox = %id, workspace,
-            "a sandbox that was made for workspace {workspace} is in no record; {how}. It is ended after {} hours unless \
+            "a sandbox that was made for workspace {workspace} is in no record; {how}. It is ended after {} paused hours unless \
              `sandbar workspace attach {workspace} {id}` takes it",
             ORPHAN_GRACE.as_secs() / 3600,
         );
@@ -239,8 +260,17 @@ impl Workspaces {
         let Ok(provider) = self.house.orchestrator.provider(&orphan.provider) else { return Ok(false) };
         let Ok(client) = provider.client().await else { return Ok(false) };
         // Pauses and answers of other providers took time.
-        if self.named().await?.ids.contains(id.as_str()) {
+        let named = self.named().await?;
+        if !named.unreadable.is_empty() || named.ids.contains(id.as_str()) {
             return Ok(false);
+        }
+        match client.within(ANSWER_TIME).info(id).await {
+            Ok(detail) if detail.listed.state == SandboxState::Running => return Ok(false),
+            Ok(_) | Err(SandboxError::NotFound { .. }) => {}
+            Err(error) => {
+                warn!(sandbox = %id, %error, "an orphan is not ended: its state is unknown");
+                return Ok(false);
+            }
         }
         match client.within(ANSWER_TIME).kill(id).await {
             Ok(_) => {
@@ -266,8 +296,11 @@ impl Workspaces {
 }
 
 impl Named {
-    pub(crate) fn new(records: Vec<WorkspaceRecord>) -> Result<Self, OpenError> {
-        let mut named = Self { records: BTreeMap::new(), ids: HashSet::new() };
+    /// Of what [`WorkspaceRecords::workspaces_and_unreadable`] answers.
+    ///
+    /// [`WorkspaceRecords::workspaces_and_unreadable`]: crate::records::WorkspaceRecords
+    pub(crate) fn new((records, unreadable): (Vec<WorkspaceRecord>, Vec<String>)) -> Result<Self, OpenError> {
+        let mut named = Self { records: BTreeMap::new(), ids: HashSet::new(), unreadable };
         for record in records {
             let details = read_details(&record)?;
             let moving = details.handover.into_iter().flat_map(|handover| [handover.old, handover.successor]).flatten();
@@ -288,7 +321,7 @@ impl Named {
         creation: &Creation,
         finished: &HashMap<SandboxId, Timestamp>,
     ) -> bool {
-        if self.ids.contains(sandbox) {
+        if !self.unreadable.is_empty() || self.ids.contains(sandbox) {
             return false;
         }
         let Some(record) = self.records.get(workspace) else { return true };
@@ -342,21 +375,45 @@ impl House {
     fn watch(&self, id: &SandboxId, before: Duration) -> Duration {
         let now = self.settings.clock.steady();
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = Watched { before, since: now, paused: false };
+        let fresh = Watched { before, since: now, pause_failed: false };
         let Watched { before, since, .. } = *watched.entry(id.clone()).or_insert(fresh);
         before + now.saturating_sub(since)
     }
 
-    fn has_paused(&self, id: &SandboxId) -> bool {
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.get(id).is_some_and(|watched| watched.paused)
+    /// Measures the time of an orphan from now on.
+    fn restart_watch(&self, id: &SandboxId) -> Duration {
+        let now = self.settings.clock.steady();
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause_failed = watched.get(id).is_some_and(|watched| watched.pause_failed);
+        watched.insert(id.clone(), Watched { before: Duration::ZERO, since: now, pause_failed });
+        Duration::ZERO
     }
 
-    fn note_paused(&self, id: &SandboxId) {
+    fn is_watched(&self, id: &SandboxId) -> bool {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).contains_key(id)
+    }
+
+    /// Notes whether the pause of an orphan failed, and says whether the one before did.
+    fn note_pause(&self, id: &SandboxId, failed: bool) -> bool {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(watched) = watched.get_mut(id) {
-            watched.paused = true;
+        watched.get_mut(id).is_some_and(|watched| std::mem::replace(&mut watched.pause_failed, failed))
+    }
+
+    /// Logs once which rows cannot be read. True if all can.
+    fn note_unreadable(&self, unreadable: &[String]) -> bool {
+        let mut logged = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        if *logged != unreadable {
+            *logged = unreadable.to_vec();
+            match unreadable {
+                [] => info!("orphans are looked for again: every workspace can be read"),
+                names => warn!(
+                    workspaces = names.join(", "),
+                    "orphans are not looked for: the rows of these workspaces cannot be read, and may name any \
+                     sandbox; use the version of sandbar that wrote them"
+                ),
+            }
         }
+        unreadable.is_empty()
     }
 
     fn forget_watch(&self, id: &SandboxId) {

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use sandbar_workspace::clock::{Clock, ManualClock};
-use sandbar_workspace::records::{Creation, DatabaseRecords, OrphanRecords as _, Payer, UsageRecords as _};
+use sandbar_workspace::records::{
+    Creation, DatabaseRecords, OrphanRecords as _, Payer, UsageRecords as _, WorkspaceRecords as _,
+};
 use sandbar_workspace::{Settings, Swept, Unsaved, Workspaces};
 use sdk::model::SandboxState;
-use sdk::{Create, SandboxId};
+use sdk::{Connect, Create, SandboxId};
+use sea_orm::ConnectionTrait as _;
 use testing::Server;
 use uuid::Uuid;
 
@@ -60,10 +63,19 @@ async fn state(server: &Server, id: &SandboxId) -> Option<SandboxState> {
     server.client().info(id).await.ok().map(|detail| detail.listed.state)
 }
 
+fn url(world: &World) -> String {
+    format!("sqlite://{}/records.sqlite", world.directory.path().display())
+}
+
 /// The records of a world.
 async fn records(world: &World) -> DatabaseRecords {
-    let url = format!("sqlite://{}/records.sqlite", world.directory.path().display());
-    DatabaseRecords::open(&url.into()).await.expect("the records open")
+    DatabaseRecords::open(&url(world).into()).await.expect("the records open")
+}
+
+/// Changes the records as another version of the program would.
+async fn change_records(world: &World, sql: &str) {
+    let database = database::connect(&url(world)).await.expect("the records open");
+    database.execute_unprepared(sql).await.expect("changed");
 }
 
 /// A sandbox of a creation that its process did not wait for.
@@ -170,4 +182,69 @@ async fn an_orphan_that_is_another_servers_or_may_be_needed_is_kept() {
     assert_eq!(state(&world.one, &successor).await, None);
     let own = process.workspaces.show(&name("needed")).await.expect("it is there").sandbox.expect("it has one");
     assert!(state(&world.one, &own.parse().expect("an id")).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_swept_while_a_row_cannot_be_read() {
+    let world = World::new();
+    let process = Process::start(&world, &[("one", &world.one)]).await;
+    let own = process.make("newer").await;
+    let orphan = abandon(&world, "abandoned").await;
+    change_records(&world, "UPDATE workspace SET state = 'hibernating' WHERE name = 'newer'").await;
+    process.clock.advance(HOUR);
+    assert_eq!(process.sweep_for_days().await, Swept::default());
+    assert_eq!(state(&world.one, &own).await, Some(SandboxState::Running));
+    assert_eq!(state(&world.one, &orphan).await, Some(SandboxState::Running));
+
+    change_records(&world, "UPDATE workspace SET state = 'ready' WHERE name = 'newer'").await;
+    let swept = process.sweep().await;
+    assert_eq!(swept.found.iter().map(|found| found.sandbox.as_str()).collect::<Vec<_>>(), [orphan.as_str()]);
+    // Nor is one ended that was found before.
+    change_records(&world, "UPDATE workspace SET state = 'hibernating' WHERE name = 'newer'").await;
+    assert_eq!(process.sweep_for_days().await, Swept::default());
+    assert_eq!(state(&world.one, &orphan).await, Some(SandboxState::Paused));
+    assert_eq!(records(&world).await.orphans().await.expect("read").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphan_that_was_resumed_is_paused_again_and_its_day_starts_over() {
+    let world = World::new();
+    let process = Process::start(&world, &[("one", &world.one)]).await;
+    let orphan = abandon(&world, "resumed").await;
+    assert_eq!(process.sweep().await.found.len(), 1);
+    process.clock.advance(30 * HOUR);
+    world.one.client().connect(&orphan, Connect::timeout(HOUR)).await.expect("it resumes");
+    // Another process, which did not pause it.
+    let next = Process::start(&world, &[("one", &world.one)]).await;
+    next.clock.advance(30 * HOUR);
+    for process in [&next, &process] {
+        assert_eq!(process.sweep().await, Swept::default());
+        assert_eq!(state(&world.one, &orphan).await, Some(SandboxState::Paused));
+        world.one.client().connect(&orphan, Connect::timeout(HOUR)).await.expect("it resumes");
+    }
+    assert_eq!(next.sweep().await, Swept::default());
+    next.clock.advance(23 * HOUR);
+    assert_eq!(next.sweep().await, Swept::default());
+    next.clock.advance(2 * HOUR);
+    assert_eq!(next.sweep().await.ended.len(), 1);
+    assert_eq!(state(&world.one, &orphan).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_attached_to_a_workspace_without_one_counts_as_unsaved() {
+    let world = World::new();
+    let process = Process::start(&world, &[("one", &world.one)]).await;
+    let own = process.make("empty").await;
+    let attached = abandon(&world, "empty").await;
+    let sql = "UPDATE workspace SET state = 'stopped', sandbox = NULL, \
+               details = json_set(details, '$.unsaved', json('false')) WHERE name = 'empty'";
+    change_records(&world, sql).await;
+    let workspace = process.workspaces.open(&name("empty")).await.expect("it opens");
+    workspace.attach(&attached).await.expect("attached");
+    // Stores what the process knows, too.
+    workspace.close().await;
+    let record = records(&world).await.workspace(&name("empty")).await.expect("read").expect("it is there");
+    assert_eq!(record.sandbox.as_ref(), Some(&attached));
+    assert_eq!((&record.details["unsaved"], &record.details["mark"]), (&true.into(), &serde_json::Value::Null));
+    world.one.client().kill(&own).await.expect("ended");
 }
