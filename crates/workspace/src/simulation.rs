@@ -173,7 +173,7 @@ impl World {
     /// The workspace as `create` leaves it.
     fn set_up(&mut self) {
         let house = Arc::clone(&self.processes[0].house);
-        let holding = done(Holding::take(house, &name(), Duration::ZERO)).expect("nobody has it");
+        let holding = done(Holding::take(house, &name(), Duration::ZERO)).expect("the lease is free");
         let id = self.make_machine();
         let now = Clock::Manual(Arc::clone(&self.clock)).now();
         let record = WorkspaceRecord {
@@ -312,7 +312,7 @@ impl World {
     }
 
     fn read(&mut self, process: &mut Process) {
-        let record = done(self.records.workspace(&name())).expect("memory").expect("nobody destroys it");
+        let record = done(self.records.workspace(&name())).expect("memory").expect("it is never destroyed");
         let details = read_details(&record).expect("our own");
         let fence = process.holding.as_ref().expect("just taken").lease().fence;
         self.note(&format!("{} has lease {fence}", process.owner));
@@ -490,7 +490,7 @@ impl World {
             .collect();
         for id in orphans {
             self.note(&format!("{id} is ended as an orphan"));
-            let record = done(self.records.workspace(&name())).expect("memory").expect("nobody destroys it");
+            let record = done(self.records.workspace(&name())).expect("memory").expect("it is never destroyed");
             assert_ne!(record.sandbox.as_ref(), Some(&id), "seed {}: a record names it\n{}", self.seed, self.told());
             let alone = self.machines.remove(&id).is_some_and(|machine| machine.files > self.safe());
             assert!(!alone, "seed {}: {id} alone had work\n{}", self.seed, self.told());
@@ -499,7 +499,7 @@ impl World {
 
     /// The newest write that the workspace still leads to.
     fn safe(&self) -> u64 {
-        let record = done(self.records.workspace(&name())).expect("memory").expect("nobody destroys it");
+        let record = done(self.records.workspace(&name())).expect("memory").expect("it is never destroyed");
         let details = read_details(&record).expect("our own");
         let old = details.handover.and_then(|handover| handover.old).map(|place| place.sandbox);
         let files =

@@ -1,5 +1,5 @@
-//! Archives and manifests that no honest sandbox or store has: read without a panic, and without holding more than
-//! was sent.
+//! Archives and manifests that no honest sandbox or store has: read without a panic, and without
+//! holding more than was sent.
 
 use std::io::Write;
 

@@ -10,7 +10,8 @@ pub enum Occasion {
     Interval,
     /// Before the sandbox stops or is replaced: a pause, a rotation, a move, the end.
     Stop,
-    /// A person, a program or the set-up asked for it. Also what older programs saved, which did not say why.
+    /// A person, a program or the set-up asked for it. Also what older programs saved, which did
+    /// not say why.
     #[default]
     Requested,
     /// A phase of the work was committed.

@@ -1,10 +1,11 @@
 //! Which snapshots are removed. Pure.
 //!
-//! The newest whole snapshot is kept, and beside it as many as the count allows: those of a phase before those of a pause, and
-//! newer ones first. Besides the count stay
+//! The newest whole snapshot is kept, and beside it as many as the count allows: those of a phase
+//! before those of a pause, and newer ones first. Besides the count stay
 //! - all that are younger than the configured time,
-//! - one from before a sharp shrink of the tree, until a newer one is as large or a person confirms the shrink: an empty tree
-//!   that is saved five times would else push out the last snapshot that has the files.
+//! - those from before a sharp shrink of the tree, until a newer one has at least half of their
+//!   files and bytes or a person confirms the shrink: an empty tree that is saved five times would
+//!   else push out the last snapshot that has the files.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -73,13 +74,15 @@ impl Retention {
                 || protected.contains(&one.stamp)
                 || self.spare == Some(one.stamp)
                 || young(one)
-                // Damaged ones do not count, and go with those that are older than all that are kept.
+                // Damaged ones do not count, and go with those that are older than all that are
+                // kept.
                 || (one.tree.is_none() && Some(one.stamp) > oldest)
         };
         all.iter().filter(|one| !stays(one)).map(|one| one.stamp).collect()
     }
 
-    /// Those that are larger than every newer one, by far. Each is less than half of the one before it, so that there are few.
+    /// Those that are larger than every newer one, by far. Each is less than half of the one before
+    /// it, so that there are few.
     fn select_before_shrink(&self, newest_first: &[&Generation]) -> BTreeSet<Stamp> {
         let mut protected = BTreeSet::new();
         for (place, one) in newest_first.iter().enumerate().skip(1) {
@@ -103,7 +106,8 @@ mod tests {
         Stamp::after(None, Timestamp::from_second(second).expect("a moment"))
     }
 
-    /// Generations of these occasions and numbers of files, one a minute; none for one that is damaged.
+    /// Generations of these occasions and numbers of files, one a minute; none for one that is
+    /// damaged.
     #[track_caller]
     fn check(retention: Retention, all: &[(Occasion, Option<u64>)], removed: &[usize]) {
         let one = |(place, (occasion, files)): (usize, &(Occasion, Option<u64>))| Generation {

@@ -1,7 +1,7 @@
 //! Finds values of a workspace's variables in archives, which are kept in plain text and for long.
 //!
-//! What is searched for are values that look like secrets: a short word or the URL of a service stands in many a file that has a
-//! right to it, and a save that refuses those would lose work.
+//! What is searched for are values that look like secrets: a short word or the URL of a service
+//! stands in many a file that has a right to it, and a save that refuses those would lose work.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -102,7 +102,8 @@ impl Search<'_> {
     }
 }
 
-/// Whether a value is to be kept out of archives. Its name says so, or it looks as only keys and passwords do.
+/// Whether a value is to be kept out of archives. Its name says so, or it looks as only keys and
+/// passwords do.
 fn looks_secret(name: &str, value: &str) -> bool {
     let name = name.to_ascii_uppercase();
     if value.len() < SHORTEST || mask::is_plain(value) {

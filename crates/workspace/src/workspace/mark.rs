@@ -1,8 +1,9 @@
 //! A marker in the sandbox that names the newest snapshot of its files.
 //!
-//! A host that loses power may come back with a sandbox as its disk knew it seconds before: older than what was saved, and nothing
-//! else tells. The marker is written when all files before it are on the disk (`syncfs`), so a sandbox whose marker is older than
-//! the record says has lost what the snapshot has. Snapshots leave the marker out.
+//! A host that loses power may come back with a sandbox as its disk knew it seconds before: older
+//! than what was saved, and nothing else tells. The marker is written when all files before it are
+//! on the disk (`syncfs`), so a sandbox whose marker is older than the record says has lost what
+//! the snapshot has. Snapshots leave the marker out.
 
 use sdk::{Command, Sandbox};
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,8 @@ use crate::label;
 use crate::provider::ANSWER_TIME;
 use crate::snapshot::{Stamp, Which};
 
-/// Writes the marker, once everything before it is on the disk, and prints the boot id. Arguments: root, stamp.
+/// Writes the marker, once everything before it is on the disk, and prints the boot id. Arguments:
+/// root, stamp.
 const WRITE: &str = r#"
 cd -- "$1" || exit 1
 if [ ! -d .sandbar ]; then
@@ -43,7 +45,8 @@ pub(crate) struct Mark {
 }
 
 impl Core {
-    /// Marks a sandbox as having all files of a snapshot, on its disk. None when it could not be marked in time.
+    /// Marks a sandbox as having all files of a snapshot, on its disk. None when it could not be
+    /// marked in time.
     pub(super) async fn write_mark(&self, sandbox: &Sandbox, stamp: Stamp) -> Option<Mark> {
         let arguments = [self.root(), &stamp.to_string()].map(str::to_owned);
         let boot = match self.run_script(sandbox, WRITE, arguments).await {
@@ -56,7 +59,8 @@ impl Core {
         Some(Mark { stamp, boot })
     }
 
-    /// The snapshot whose files a sandbox once had on its disk and does not have any more. None when it has them, or cannot say.
+    /// The snapshot whose files a sandbox once had on its disk and does not have any more. None
+    /// when it has them, or cannot say.
     pub(super) async fn find_lost_snapshot(&self, sandbox: &Sandbox) -> Option<Stamp> {
         let mark = self.seat().details.mark.clone()?;
         let said = match self.run_script(sandbox, READ, [self.root().to_owned()]).await {
@@ -74,8 +78,9 @@ impl Core {
         found.is_none_or(|found| found < mark.stamp).then_some(mark.stamp)
     }
 
-    /// Sets a sandbox that lost its last writes back to the snapshot that has them. What it has is saved before, in case somebody
-    /// only removed the marker. None when nothing was to be done, or could be.
+    /// Sets a sandbox that lost its last writes back to the snapshot that has them. What it has is
+    /// saved before, in case only the marker was removed. None when nothing was to be done, or
+    /// could be.
     pub(super) async fn restore_lost_writes(
         &self,
         turn: &Turn<'_>,

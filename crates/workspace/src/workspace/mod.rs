@@ -177,7 +177,7 @@ impl Workspace {
     /// The generated folders that a snapshot would leave out now: a change of sandbox does not keep them.
     ///
     /// # Errors
-    /// When nobody can work now, or the sandbox cannot say.
+    /// When the workspace cannot be entered now, or the sandbox does not answer.
     pub async fn excluded_folders(&self) -> Result<Vec<FilePath>, WorkspaceError> {
         let pass = self.enter().await?;
         let House { snapshots, settings, .. } = &*self.held.core.house;
@@ -203,7 +203,7 @@ impl Workspace {
     /// Removes the snapshots that are kept only because the tree was far larger when they were taken.
     ///
     /// # Errors
-    /// When nobody may act on the workspace now, or the store is in trouble; calling again goes on.
+    /// When this process does not have the lease, or the store fails; a retry goes on.
     pub async fn confirm_shrink(&self) -> Result<Pruned, WorkspaceError> {
         let core = &self.held.core;
         let _turn = core.turn().await;

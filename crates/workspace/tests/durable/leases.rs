@@ -107,7 +107,7 @@ async fn a_lost_lease_is_taken_again_when_it_is_free_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_of_a_clock_that_was_ahead_blocks_nobody() {
+async fn a_lease_of_a_clock_that_was_ahead_is_void() {
     let world = World::new();
     let (workspaces, workspace) = world.workspace("ahead").await;
     workspace.close().await;

@@ -1,4 +1,5 @@
-//! What a lost sandbox costs: as little as possible, told exactly, and never the snapshots from before.
+//! What a lost sandbox costs: as little as possible, told exactly, and never the snapshots from
+//! before.
 
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ async fn work_is_saved_by_itself_when_the_newest_snapshot_is_old() {
     let workspace = workspaces.create(&name("by-itself"), setup()).await.expect("made").workspace;
     workspace.write_file("project/later", "acknowledged").await.expect("written");
     let saves = || world.events.count(|event| matches!(event, EventKind::SnapshotSaved { .. }));
-    eventually_async("a save that nobody asked for", PATIENCE, || async { (saves() > 0).then_some(()) }).await;
+    eventually_async("a save by the interval", PATIENCE, || async { (saves() > 0).then_some(()) }).await;
     let listed = workspace.snapshots().await.expect("a list");
     assert_eq!(listed.last().expect("one").occasion, Occasion::Interval);
     let pass = workspace.enter().await.expect("it runs");
@@ -59,12 +60,12 @@ async fn work_is_saved_by_itself_when_the_newest_snapshot_is_old() {
     drop(pass);
     assert_eq!(&workspace.read_file("project/later").await.expect("it is there")[..], b"acknowledged");
 
-    // What a process leaves unsaved is saved by whoever attends.
+    // What a process leaves unsaved is saved by the attendant.
     workspace.write_file("project/last", "acknowledged").await.expect("written");
     workspace.close().await;
     let before = saves();
     let of = name("by-itself");
-    eventually_async("a save by whoever attends", PATIENCE, || async {
+    eventually_async("a save by the attendant", PATIENCE, || async {
         workspaces.attend(&of).await.expect("it is known");
         (saves() > before).then_some(())
     })
@@ -97,7 +98,7 @@ async fn equal_saves_make_no_snapshots_and_phases_outlive_pauses() {
     let listed = workspace.snapshots().await.expect("a list");
     assert_eq!(listed.len(), 5, "{listed:?}");
     assert!(listed.iter().any(|one| one.stamp == phase.stamp && one.occasion == Occasion::Phase), "{listed:?}");
-    assert!(listed.iter().any(|one| one.stamp == first.stamp), "somebody asked for it: {listed:?}");
+    assert!(listed.iter().any(|one| one.stamp == first.stamp), "a requested save stays: {listed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

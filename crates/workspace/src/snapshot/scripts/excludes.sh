@@ -2,17 +2,18 @@
 #
 #   excludes.sh ROOT NAMED… -- CERTAIN… -- LIKELY… [-- FILE…]
 #
-# The list goes to standard error: a NUL after each path, and one more NUL at its end. Needs bash; git is asked where it is
-# installed.
+# The list goes to standard error: a NUL after each path, and one more NUL at its end. Needs bash;
+# git is asked where it is installed.
 #
 # The name makes a folder a candidate; it is left out only for a reason:
 #   NAMED    the configuration names it.
-#   CERTAIN  (node_modules, .venv, …) a manifest beside it names what generates it, the program that made it marked it, or
-#            git ignores it.
-#   LIKELY   (dist, build, target: people write into these by hand) in a repository, git ignores all files in it; outside of
-#            any, a manifest beside it names what generates it. In a repository that cannot be asked it is kept.
-# Always kept: folders in which git tracks something, repositories, links, files, whatever is inside .git or a bare repository,
-# where folders have the names of branches.
+#   CERTAIN  (node_modules, .venv, …) a manifest beside it names what generates it, the program that
+#            made it marked it, or git ignores it.
+#   LIKELY   (dist, build, target: people write into these by hand) in a repository, git ignores all
+#            files in it; outside of any, a manifest beside it names what generates it. In a
+#            repository that cannot be asked it is kept.
+# Always kept: folders in which git tracks something, repositories, links, files, whatever is inside
+# .git or a bare repository, where folders have the names of branches.
 set -u
 root=$1
 shift
@@ -33,8 +34,8 @@ for half in ./.sandbar-restore.*/old; do exit 11; done
 
 git_in() { git --no-optional-locks -c safe.directory='*' -c core.fsmonitor=false -C "$@" 2>/dev/null; }
 
-# Lists the files of a repository that keep their folders: tracked ones and, in LIKELY folders, untracked ones that git does not
-# ignore.
+# Lists the files of a repository that keep their folders: tracked ones and, in LIKELY folders,
+# untracked ones that git does not ignore.
 list_kept() {
   if ((${#tracked[@]})); then git_in "$1" ls-files -z --cached -- "${tracked[@]}" || return 1; fi
   if ((${#written[@]})); then
@@ -114,7 +115,8 @@ is_generated() {
 # Whether git ignores a path of a repository by itself or by a folder above it.
 is_ignored() { git_in "$1" check-ignore -q -- "${2#"$1"/}"; }
 
-# Whether there is a reason to leave a candidate out. REPOSITORY is empty outside of any, and "?" where git cannot be asked.
+# Whether there is a reason to leave a candidate out. REPOSITORY is empty outside of any, and "?"
+# where git cannot be asked.
 is_left_out() {
   local folder=$1 kind=$2 repository=$3
   case $kind:$repository in
@@ -123,8 +125,8 @@ is_left_out() {
     certain:*) is_generated "$folder" || is_ignored "$repository" "$folder" ;;
     likely:\?) false ;;
     likely:) is_generated "$folder" ;;
-    # git has named no file of it, so that it has none, or ignores them all. What lies in an ignored folder is not ignored for
-    # being generated.
+    # git has named no file of it, so that it has none, or ignores them all. What lies in an ignored
+    # folder is not ignored for being generated.
     likely:*)
       [[ -n $(find "$folder" ! -type d -print -quit 2>/dev/null) ]] || return 1
       [[ ${folder%/*} == "$repository" ]] || ! is_ignored "$repository" "${folder%/*}" || is_generated "$folder"
