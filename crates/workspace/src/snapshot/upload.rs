@@ -1,5 +1,7 @@
 //! Objects of any size on their way to a store: in parts that are joined at the end, and small ones by one request.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use object_store::path::Path as Key;
 use object_store::{ObjectStore as _, PutMultipartOptions, WriteMultipart};
@@ -10,6 +12,8 @@ use super::store::{Objects, StoreError};
 const PART: usize = 8 * 1024 * 1024;
 /// Parts on their way at once, so that a connection is never idle.
 const PARTS: usize = 2;
+/// How long an upload that is given up waits for the parts on their way.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// An object on its way in. It is there once [`Upload::finish`] says so; dropping it leaves none.
 pub struct Upload {
@@ -61,7 +65,10 @@ impl Upload {
         match parts {
             None => objects.create(&key, first.freeze()).await,
             Some(mut parts) => {
-                while_parts_are_out(&objects, &key, &mut parts).await?;
+                if let Err(error) = while_parts_are_out(&objects, &key, &mut parts).await {
+                    discard(&objects, &key, parts).await;
+                    return Err(error);
+                }
                 objects.in_time("complete", &key, parts.finish()).await?;
                 objects.make_private(&key);
                 Ok(())
@@ -72,11 +79,22 @@ impl Upload {
     /// Gives up and takes back what was sent, as far as that can be done.
     pub async fn abort(self) {
         if let Some(parts) = self.parts {
-            let aborted = self.objects.in_time("give up", &self.key, parts.abort()).await;
-            if let Err(error) = aborted {
-                tracing::warn!(key = %self.key, error = %error, "an unfinished upload may be left in the store");
-            }
+            discard(&self.objects, &self.key, parts).await;
         }
+    }
+}
+
+/// Aborts the multipart upload. A part that a blocking thread still writes keeps the staged file of a directory open,
+/// and with it the file's space, so the parts end first; a store that hangs is not waited for longer than
+/// [`SETTLE`].
+async fn discard(objects: &Objects, key: &Key, mut parts: WriteMultipart) {
+    let settled = async {
+        // Each failed part ends one wait, so there are at most as many failures as parts.
+        while parts.wait_for_capacity(0).await.is_err() {}
+    };
+    let _ = tokio::time::timeout(SETTLE, settled).await;
+    if let Err(error) = objects.in_time("give up", key, parts.abort()).await {
+        tracing::warn!(key = %key, error = %error, "an unfinished upload may be left in the store");
     }
 }
 
