@@ -10,6 +10,7 @@
 
 mod checks;
 mod facts;
+mod layers;
 mod programs;
 mod trial;
 
@@ -19,6 +20,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use self::facts::Facts;
+pub use self::layers::Layer;
 use crate::standing::differences;
 
 /// How well sandboxes are kept apart from the host and from each other.
@@ -61,6 +63,7 @@ pub struct Report {
     pub ok: bool,
     pub isolation: Isolation,
     pub checks: Vec<Check>,
+    pub layers: Vec<Layer>,
     /// What is otherwise than for sandboxes of a server that is root; empty for that one.
     pub differences: Vec<&'static str>,
 }
@@ -81,5 +84,5 @@ fn report(facts: &Facts) -> Report {
         Isolation::Full
     };
     let differences = facts.rootless.map(|standing| differences(standing, facts.cgroups.is_ok())).unwrap_or_default();
-    Report { ok: isolation != Isolation::None, isolation, checks, differences }
+    Report { ok: isolation != Isolation::None, isolation, checks, layers: layers::all(facts), differences }
 }

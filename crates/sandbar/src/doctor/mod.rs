@@ -7,7 +7,7 @@ use self::places::{ExposedSnapshot, Place};
 use crate::config::{Config, Overrides};
 use crate::runtime;
 use clap::Args;
-use engine::probe::{Isolation, Report};
+use engine::probe::{Isolation, Layer, Report};
 use serde::Serialize;
 use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
@@ -21,7 +21,8 @@ const KEPT: &str = "snapshots and forks have a sandbox's files, not its memory: 
 #[command(after_help = "\
 Examples:
   sandbar doctor                     a readable list; exit code 0 when sandboxes can run
-  sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, required, found, fix}], differences, limits,
+  sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, required, found, fix}],
+                                      layers: [{name, on, found}], differences, limits,
                                       workspaces: [{what, name, ok, found}],
                                       exposed_snapshots: [{workspace, snapshot, fix}]}
 
@@ -141,5 +142,15 @@ pub(crate) fn describe(report: &Report, colours: bool) -> String {
     };
     text.push_str(&verdict);
     text.push('\n');
+    text.push_str(&describe_layers(report, colours));
     text
+}
+
+fn describe_layers(report: &Report, colours: bool) -> String {
+    let width = report.layers.iter().map(|layer| layer.name.len()).max().unwrap_or(0);
+    let line = |Layer { name, on, found }: &Layer| {
+        let mark = if *on { painted(colours, "32", "on     ") } else { painted(colours, "33", "off    ") };
+        format!("{mark} {name:width$}  {found}\n")
+    };
+    report.layers.iter().map(line).collect()
 }

@@ -1,6 +1,7 @@
 //! The product as its users meet it: a real server, real sandboxes, plain HTTP.
 
 mod agent;
+mod attack;
 mod backup;
 mod cli;
 mod config;

@@ -1,0 +1,1 @@
+//! Attacks on the studio's users: cookies, sessions, revoked tokens.

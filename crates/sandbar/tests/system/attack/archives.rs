@@ -1,0 +1,1 @@
+//! Attacks through checkpoints: archives that a hostile sandbox writes.

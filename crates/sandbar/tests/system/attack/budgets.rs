@@ -1,0 +1,1 @@
+//! Attacks on shared resources: descriptors, flows, processes, connections, request heads.

@@ -1,0 +1,1 @@
+//! Attacks on the pool: nested subvolumes, quotas, leftovers.

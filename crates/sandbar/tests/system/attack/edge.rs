@@ -1,0 +1,1 @@
+//! Attacks on a sandbox's ports from outside: tokens, contexts, wake-ups.

@@ -1,0 +1,1 @@
+//! Attacks on the network rules: names, secrets, neighbours, DNS.

@@ -1,0 +1,12 @@
+//! Attacks on the product, one file per surface. Every test makes the attempt, asserts the refusal,
+//! and runs a control: the same action succeeds where it is allowed, so that a refusal is isolation
+//! and not a typing mistake. `./dev attack` runs these tests alone.
+
+mod accounts;
+mod archives;
+mod budgets;
+mod disks;
+mod edge;
+mod egress;
+mod kernel;
+mod registries;

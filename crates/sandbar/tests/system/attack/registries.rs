@@ -1,0 +1,1 @@
+//! Attacks by registries and images.
