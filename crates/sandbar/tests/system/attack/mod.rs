@@ -3,10 +3,14 @@
 //! and not a typing mistake. `./dev attack` runs these tests alone.
 
 mod accounts;
+mod addresses;
 mod archives;
 mod budgets;
+mod calls;
+mod credentials;
 mod disks;
 mod edge;
 mod egress;
 mod kernel;
 mod registries;
+mod smuggling;
