@@ -1,6 +1,6 @@
 """A small internet for one run: a network namespace joined to the host, in which one machine serves several names.
 
-The machine has a public-looking address and serves HTTP on port 80 and TLS on port 443, whatever name is asked for; a name
+The machine has public-looking addresses, to which the host has a route, and serves HTTP on port 80 and TLS on port 443, whatever name is asked for; a name
 server on the host's loopback knows the names under `.test`. Gone when the run ends, however it ends: the
 namespace is held by a child that dies with its parent.
 """
@@ -15,7 +15,9 @@ import threading
 from pathlib import Path
 
 # From a range for documentation. The system tests of the program use other ones: both may run at once.
-HOST_SIDE, PUBLIC, OTHER = "203.0.113.129", "203.0.113.130", "203.0.113.131"
+PUBLIC, OTHER = "203.0.113.130", "203.0.113.131"
+# Both ends of the link. Sandboxes reach no neighbour of the host, so the others are behind the far end.
+HOST_SIDE, ROUTER = "10.213.9.1", "10.213.9.2"
 NAMES = {"allowed.test": PUBLIC, "sub.allowed.test": PUBLIC, "denied.test": PUBLIC, "other.test": OTHER}
 
 # Says which name it was asked for, over TLS which one the handshake named, and what headers came. The key is for this run only.
@@ -117,11 +119,13 @@ class Internet:
         inside = ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
         for command in (
             ["ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid)],
-            ["ip", "address", "add", f"{HOST_SIDE}/25", "dev", self._link],
+            ["ip", "address", "add", f"{HOST_SIDE}/30", "dev", self._link],
             ["ip", "link", "set", self._link, "up"],
-            *([*inside, "ip", "address", "add", f"{address}/25", "dev", "eth0"] for address in (PUBLIC, OTHER)),
+            [*inside, "ip", "address", "add", f"{ROUTER}/30", "dev", "eth0"],
+            *([*inside, "ip", "address", "add", f"{address}/32", "dev", "eth0"] for address in (PUBLIC, OTHER)),
             [*inside, "ip", "link", "set", "eth0", "up"],
             [*inside, "ip", "link", "set", "lo", "up"],
+            *(["ip", "route", "add", f"{address}/32", "via", ROUTER] for address in (PUBLIC, OTHER)),
         ):
             subprocess.run(command, check=True, capture_output=True, text=True)
         self.authority = self._scratch / "internet-ca.pem"

@@ -16,9 +16,11 @@ use crate::server::Server;
 use crate::stats::Samples;
 
 const MIB: usize = 1 << 20;
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 198, 77, 1);
 /// From a range for measurements of networks.
-const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 2);
+/// The far machine's address on the link: a sandbox reaches no neighbour of the host, so a route leads to `FAR`.
+const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 198, 77, 2);
 /// In the sandbox's rules, so that there are some.
 const DENIED: &str = "203.0.113.0/24";
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -92,8 +94,10 @@ impl Far {
             format!("ip link add {link} type veth peer name eth0 netns {pid}"),
             format!("ip address add {HOST}/30 dev {link}"),
             format!("ip link set {link} up"),
-            format!("nsenter --net=/proc/{pid}/ns/net ip address add {FAR}/30 dev eth0"),
+            format!("nsenter --net=/proc/{pid}/ns/net ip address add {ROUTER}/30 dev eth0"),
+            format!("nsenter --net=/proc/{pid}/ns/net ip address add {FAR}/32 dev eth0"),
             format!("nsenter --net=/proc/{pid}/ns/net ip link set eth0 up"),
+            format!("ip route add {FAR}/32 via {ROUTER}"),
         ] {
             let mut words = arguments.split(' ');
             let done = Command::new(words.next().unwrap_or_default()).args(words).status()?;

@@ -117,7 +117,7 @@ impl Guard {
         policy::judge(address, &state.addresses, &self.config, named)?;
         let leave = self.rules.borrow().leave(address, state.names.of(address)).ok_or(Denied::Rules)?;
         drop(state);
-        elsewhere(&mut netlink, address)?;
+        self.check_route(&mut netlink, address, named)?;
         Ok(leave)
     }
 
@@ -138,7 +138,7 @@ impl Guard {
         let state = self.fresh(&mut netlink)?;
         policy::judge(address, &state.addresses, &self.config, Named::No)?;
         drop(state);
-        elsewhere(&mut netlink, address)
+        self.check_route(&mut netlink, address, Named::No)
     }
 
     /// Whether an answer of the name system may mention `address`. If `name` was asked for and led to it, that counts for as
@@ -150,6 +150,7 @@ impl Guard {
         let named = if allowed { Named::Allowed } else { Named::No };
         policy::judge(address, &state.addresses, &self.config, named)?;
         self.rules.borrow().leave(address, name.into_iter()).ok_or(Denied::Rules)?;
+        self.check_route(&mut netlink, address, named)?;
         if let Some(name) = name {
             state.names.remember(address, name, NAME_GRACE + time_to_live.min(LONGEST_NAME));
         }
@@ -164,17 +165,31 @@ impl Guard {
         }
         Ok(state)
     }
-}
 
-/// The list of addresses may be seconds old and knows nothing of routes that lead to the host; the kernel's answer is exact.
-fn elsewhere(netlink: &mut Netlink, address: IpAddr) -> Result<(), Denied> {
-    match netlink.route(address) {
-        Ok(Route::Elsewhere | Route::None) => Ok(()),
-        Ok(Route::HostOrGroup) | Err(_) => Err(Denied::Host),
+    /// Asks the kernel where a packet to `address` would go. The list of addresses may be seconds
+    /// old and knows nothing of routes that lead to the host; the kernel's answer is exact. A
+    /// translator or tunnel would take an IPv4 address out of an IPv6 one, so that is asked for,
+    /// too.
+    fn check_route(&self, netlink: &mut Netlink, address: IpAddr, named: Named) -> Result<(), Denied> {
+        let embedded = match address {
+            IpAddr::V6(address) => policy::embedded_v4(address).map(IpAddr::V4),
+            IpAddr::V4(_) => None,
+        };
+        for hop in std::iter::once(address).chain(embedded) {
+            match netlink.route(hop) {
+                Ok(Route::Routed | Route::None) => {}
+                Ok(Route::OnLink) if policy::is_opened(address, &self.config, named) => {}
+                Ok(Route::OnLink) => return Err(Denied::Neighbour),
+                Ok(Route::HostOrGroup) | Err(_) => return Err(Denied::Host),
+            }
+        }
+        Ok(())
     }
 }
 
 /// Whether the host knows a way to `address`.
 pub(super) fn is_routed(address: IpAddr) -> bool {
-    Netlink::open().and_then(|mut netlink| netlink.route(address)).is_ok_and(|route| route == Route::Elsewhere)
+    Netlink::open()
+        .and_then(|mut netlink| netlink.route(address))
+        .is_ok_and(|route| matches!(route, Route::Routed | Route::OnLink))
 }

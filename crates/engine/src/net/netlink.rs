@@ -17,8 +17,10 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the host would do with a packet to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
-    /// Send it to another machine.
-    Elsewhere,
+    /// Send it to a router, or by a default route into a tunnel.
+    Routed,
+    /// Send it to the machine with that address, which is on a link of the host.
+    OnLink,
     /// Deliver it to itself, or to every neighbour.
     HostOrGroup,
     /// Refuse it.
@@ -143,12 +145,30 @@ impl Netlink {
             if let Some((kind, message)) = messages(&datagram, self.sequence).next() {
                 return match (kind, message.get(7).copied()) {
                     (ERROR, _) => Ok(Route::None),
-                    (_, Some(libc::RTN_UNICAST)) => Ok(Route::Elsewhere),
+                    (_, Some(libc::RTN_UNICAST)) => match next_hop(message, target) {
+                        Some(route) => Ok(route),
+                        None => self.gatewayless(&mut body),
+                    },
                     (_, Some(libc::RTN_LOCAL | libc::RTN_BROADCAST | libc::RTN_ANYCAST | libc::RTN_MULTICAST)) => {
                         Ok(Route::HostOrGroup)
                     }
                     (_, _) => Ok(Route::None),
                 };
+            }
+        }
+    }
+
+    /// What a unicast route without a gateway is. The entry of the routing table tells, which the
+    /// kernel gives only when asked for it: the request `body` is repeated so.
+    fn gatewayless(&mut self, body: &mut [u8]) -> io::Result<Route> {
+        const RTM_F_FIB_MATCH: u32 = 0x2000;
+        body[FLAGS..ROUTE].copy_from_slice(&RTM_F_FIB_MATCH.to_ne_bytes());
+        self.send(libc::RTM_GETROUTE, 0, body)?;
+        loop {
+            let datagram = self.receive()?;
+            if let Some((kind, message)) = messages(&datagram, self.sequence).next() {
+                let default = kind != ERROR && message.get(..2).is_some_and(|fixed| is_default(fixed[0], fixed[1]));
+                return Ok(if default { Route::Routed } else { Route::OnLink });
             }
         }
     }
@@ -206,6 +226,31 @@ impl Netlink {
         datagram.truncate(length);
         Ok(datagram)
     }
+}
+
+/// The fixed part of a message about a route, and where its flags begin.
+const ROUTE: usize = 12;
+const FLAGS: usize = 8;
+
+/// What the next hop of a unicast route to `target` says; `None` where it has no gateway.
+fn next_hop(message: &[u8], target: IpAddr) -> Option<Route> {
+    /// A gateway of the other family.
+    const RTA_VIA: u16 = 18;
+    if find(message, ROUTE, RTA_VIA).is_some() {
+        return Some(Route::Routed);
+    }
+    // A gateway that is the target itself: of an `onlink` route, or by a router's redirect.
+    let gateway = find(message, ROUTE, libc::RTA_GATEWAY).and_then(ip)?;
+    Some(if gateway == target { Route::OnLink } else { Route::Routed })
+}
+
+/// Whether a route without a gateway covers what a default route does. Tunnels (WireGuard, PPP)
+/// have such routes, also in the form of two halves (`0.0.0.0/1`) or of all global IPv6 addresses
+/// (`2000::/3`). What they lead to is no neighbour.
+fn is_default(family: u8, prefix: u8) -> bool {
+    const WIDEST_V4: u8 = 1;
+    const WIDEST_V6: u8 = 3;
+    prefix <= if family == libc::AF_INET as u8 { WIDEST_V4 } else { WIDEST_V6 }
 }
 
 const ERROR: u16 = libc::NLMSG_ERROR as u16;
@@ -270,4 +315,32 @@ fn ip(octets: &[u8]) -> Option<IpAddr> {
 
 fn align(length: usize) -> usize {
     (length + 3) & !3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_tells_routed_from_on_link() {
+        let target: IpAddr = "198.51.100.7".parse().unwrap();
+        let with = |attributes: &[(u16, &[u8])]| {
+            let mut message = vec![0; ROUTE];
+            for (kind, value) in attributes {
+                attribute(&mut message, *kind, value);
+            }
+            next_hop(&message, target)
+        };
+        assert_eq!(with(&[(libc::RTA_OIF, &[1, 0, 0, 0])]), None);
+        assert_eq!(with(&[(libc::RTA_GATEWAY, &[198, 51, 100, 1])]), Some(Route::Routed));
+        assert_eq!(with(&[(libc::RTA_GATEWAY, &[198, 51, 100, 7])]), Some(Route::OnLink));
+        assert_eq!(with(&[(18, &[10, 0, 0xfe, 0x80])]), Some(Route::Routed));
+    }
+
+    #[test]
+    fn a_default_route_without_a_gateway_has_no_neighbours() {
+        let (v4, v6) = (libc::AF_INET as u8, libc::AF_INET6 as u8);
+        assert!(is_default(v4, 0) && is_default(v4, 1) && !is_default(v4, 2) && !is_default(v4, 24));
+        assert!(is_default(v6, 0) && is_default(v6, 3) && !is_default(v6, 4) && !is_default(v6, 64));
+    }
 }

@@ -1,7 +1,9 @@
 //! Which addresses a sandbox may reach: a pure function of the address, the host's own addresses and the configuration.
 //!
-//! Some addresses are out of reach whatever the configuration says: the host's own, loopback, link-local, the metadata
-//! services of clouds, groups, and IPv6 spellings of such IPv4 addresses. Private ranges can be allowed by range or by name.
+//! Some addresses are out of reach whatever the configuration says: the host's own, loopback,
+//! link-local, the metadata services of clouds, groups, and IPv6 spellings of such IPv4 addresses.
+//! Private ranges can be allowed by range or by name, and so can the host's neighbours, whatever
+//! addresses they have: machines that it reaches without a router.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,6 +23,8 @@ pub(super) enum Denied {
     /// Multicast, broadcast, unspecified, or reserved: not one machine's address.
     NotAMachine,
     Private,
+    /// On a link of the host.
+    Neighbour,
     /// The sandbox's own rules.
     Rules,
 }
@@ -35,6 +39,9 @@ impl fmt::Display for Denied {
             Denied::OwnLink => "an address of the sandbox's own link",
             Denied::NotAMachine => "a group or reserved address",
             Denied::Private => "a private address that is not allowed",
+            Denied::Neighbour => {
+                "an address on a network that the host is on; egress.allow_ranges of the server's configuration allows it"
+            }
             Denied::Rules => "not allowed by the sandbox's rules",
         })
     }
@@ -69,10 +76,14 @@ pub(super) fn judge(
     match reach {
         Reach::Never(reason) => Err(reason),
         Reach::Public => Ok(()),
-        Reach::Private if named == Named::Allowed => Ok(()),
-        Reach::Private if config.allow_ranges.iter().any(|range| range.contains(&address)) => Ok(()),
+        Reach::Private if is_opened(address, config, named) => Ok(()),
         Reach::Private => Err(Denied::Private),
     }
+}
+
+/// Whether the configuration opens an address that is private or a neighbour's.
+pub(super) fn is_opened(address: IpAddr, config: &EgressConfig, named: Named) -> bool {
+    named == Named::Allowed || config.allow_ranges.iter().any(|range| range.contains(&address))
 }
 
 /// Whether a name is one of those the configuration allows.

@@ -13,8 +13,8 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use sandbar_engine::net::{EgressConfig, NAMESERVER};
 
 use crate::lab::{
-    HOST, Namespace, OTHER_PRIVATE, PATIENCE, PRIVATE, SERVER, SERVER_V6, World, at, connect, greeting, refusal,
-    with_deadlines,
+    HOST, NEIGHBOUR, Namespace, OTHER_PRIVATE, PATIENCE, PRIVATE, SERVER, SERVER_V6, World, at, connect, greeting,
+    refusal, with_deadlines,
 };
 
 /// What the name server of the test's internet knows.
@@ -23,11 +23,13 @@ fn zone(name: &str) -> Option<Vec<RData>> {
     match name {
         "public.example." | "shared.example." => v4(&[SERVER]),
         "host.example." => v4(&[HOST]),
+        "neighbour.example." => v4(&[NEIGHBOUR]),
+        "printer." | "5.0.0.10.in-addr.arpa." => v4(&[SERVER]),
         "loopback.example." => v4(&[Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 9, 9, 9)]),
         "metadata.example." => v4(&[Ipv4Addr::new(169, 254, 169, 254)]),
         "unspecified.example." => v4(&[Ipv4Addr::UNSPECIFIED]),
         "mixed.example." => v4(&[Ipv4Addr::LOCALHOST, SERVER, PRIVATE]),
-        "registry.corp." => v4(&[PRIVATE]),
+        "registry.corp." | "private.example." => v4(&[PRIVATE]),
         "other.corp." => v4(&[OTHER_PRIVATE]),
         "alias.allowed.example." => Some(vec![RData::CNAME(CNAME(ascii("registry.corp.")))]),
         "v6.example." => Some(vec![RData::AAAA(AAAA(SERVER_V6.parse().unwrap()))]),
@@ -202,9 +204,14 @@ fn names_do_not_lead_to_the_host_or_a_private_network() {
     let server = name_server(&world.internet, SERVER, 0);
     let sandbox = world.sandbox(config(server));
     sandbox.run(|| {
-        for name in
-            ["host.example.", "loopback.example.", "metadata.example.", "unspecified.example.", "registry.corp."]
-        {
+        for name in [
+            "host.example.",
+            "neighbour.example.",
+            "loopback.example.",
+            "metadata.example.",
+            "unspecified.example.",
+            "private.example.",
+        ] {
             let answer = ask(name, RecordType::A);
             assert_eq!((answer.metadata.response_code, addresses(&answer)), (ResponseCode::NoError, vec![]), "{name}");
         }

@@ -21,8 +21,14 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandbar_engine::net::{Decision, Egress, EgressConfig, Policy, Rules};
 use tokio::runtime::Runtime;
 
-/// A public address of the internet, from a range for documentation.
+/// A public address of the internet, from a range for documentation. A router leads there.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+/// Addresses of the internet's machine on the link to the host itself: no router is between.
+pub(crate) const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 3);
+pub(crate) const NEIGHBOUR_V6: &str = "2001:db8:77::3";
+/// The router, as the host sees it.
+pub(crate) const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 2);
+pub(crate) const ROUTER_V6: &str = "fd77::2";
 /// The host's address towards the internet.
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 /// Private addresses of the internet's machine.
@@ -108,14 +114,22 @@ impl World {
         // The peer is made in place: moving a device afterwards takes long.
         host.ip(&format!("link add outer type veth peer name inner netns {}", internet.holder.id()));
         host.ip("address add 198.51.100.1/24 dev outer");
+        host.ip("address add 10.77.9.1/24 dev outer");
         host.ip("-6 address add 2001:db8:77::1/64 dev outer nodad");
+        host.ip("-6 address add fd77::1/64 dev outer nodad");
         host.ip("link set outer up");
         internet.ip("address add 198.51.100.2/24 dev inner");
+        internet.ip("address add 198.51.100.3/24 dev inner");
+        internet.ip("address add 10.77.9.2/24 dev inner");
         internet.ip("address add 10.77.0.2/24 dev inner");
         internet.ip("address add 10.77.0.3/24 dev inner");
         internet.ip("-6 address add 2001:db8:77::2/64 dev inner nodad");
+        internet.ip("-6 address add 2001:db8:77::3/64 dev inner nodad");
+        internet.ip("-6 address add fd77::2/64 dev inner nodad");
         internet.ip("link set inner up");
-        host.ip("route add 10.77.0.0/24 via 198.51.100.2");
+        host.ip("route add 198.51.100.2/32 via 10.77.9.2");
+        host.ip("route add 10.77.0.0/24 via 10.77.9.2");
+        host.ip("-6 route add 2001:db8:77::2/128 via fd77::2");
         let home = host.file.try_clone().expect("descriptors are left");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

@@ -1,15 +1,20 @@
 //! What a sandbox cannot reach, each with its control: the same attempt from where it is allowed.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use hickory_proto::rr::RecordType;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
 use sandbar_engine::net::{Egress, EgressConfig};
 
-use crate::lab::{HOST, Namespace, PATIENCE, PRIVATE, SERVER, Sandbox, World, at, connect, greeting, refusal};
+use crate::dns::{addresses, ask, config, name_server};
+use crate::lab::{
+    HOST, NEIGHBOUR, NEIGHBOUR_V6, Namespace, PATIENCE, PRIVATE, ROUTER, ROUTER_V6, SERVER, SERVER_V6, Sandbox, World,
+    at, connect, greeting, refusal,
+};
 
 fn everything_allowed() -> EgressConfig {
     EgressConfig {
@@ -88,11 +93,11 @@ fn metadata_and_link_local_addresses_are_refused() {
     let world = World::new();
     for address in ["169.254.169.254", "168.63.129.16", "100.100.100.200"] {
         world.internet.ip(&format!("address add {address}/32 dev inner"));
-        world.host.ip(&format!("route add {address}/32 via {SERVER}"));
+        world.host.ip(&format!("route add {address}/32 via {ROUTER}"));
         out_of_reach(&world, &world.host, world.internet.greet(address.parse::<Ipv4Addr>().unwrap()));
     }
     world.internet.ip("-6 address add fd00:ec2::254/128 dev inner nodad");
-    world.host.ip("-6 route add fd00:ec2::254/128 via 2001:db8:77::2");
+    world.host.ip(&format!("-6 route add fd00:ec2::254/128 via {ROUTER_V6}"));
     out_of_reach(&world, &world.host, world.internet.greet("fd00:ec2::254".parse::<Ipv6Addr>().unwrap()));
 }
 
@@ -106,6 +111,72 @@ fn a_private_range_is_refused_until_the_configuration_allows_it() {
     let sandbox = world.sandbox(allowed);
     assert_eq!(sandbox.run(|| greeting(target)).unwrap(), "welcome");
     assert_eq!(sandbox.run(|| refusal(at([10, 78, 0, 1], 80))), ErrorKind::ConnectionRefused, "another range");
+}
+
+#[test]
+fn neighbours_of_the_host_need_leave() {
+    let world = World::new();
+    let v6 = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+    let neighbours = [world.internet.greet(NEIGHBOUR), world.internet.greet(v6(NEIGHBOUR_V6))];
+    let routed = [world.internet.greet(SERVER), world.internet.greet(v6(SERVER_V6))];
+    let names = name_server(&world.internet, SERVER, 0);
+    let sandbox = world.sandbox(config(names));
+    for (neighbour, routed) in neighbours.into_iter().zip(routed) {
+        assert_eq!(
+            world.host.run(|| greeting(neighbour)).unwrap(),
+            "welcome",
+            "the control: the host reaches {neighbour}"
+        );
+        assert_eq!(sandbox.run(|| greeting(routed)).unwrap(), "welcome", "the control: {routed} is behind a router");
+        assert_eq!(sandbox.run(|| refusal(neighbour)), ErrorKind::ConnectionRefused, "{neighbour}");
+    }
+    assert_eq!(sandbox.run(|| addresses(&ask("neighbour.example.", RecordType::A))), [] as [IpAddr; 0]);
+    let told = sandbox.heard();
+    assert!(told.iter().all(|decision| decision.reason.contains("egress.allow_ranges")), "{told:?}");
+    let datagram = sandbox.run(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.connect(neighbours[0]).unwrap();
+        socket.send(b"x").unwrap();
+        socket.recv(&mut [0; 16]).unwrap_err().kind()
+    });
+    assert_eq!(datagram, ErrorKind::HostUnreachable);
+
+    // The configuration opens them, by range and by name.
+    let ranges = ["198.51.100.3/32", "2001:db8:77::/64"].map(|range| range.parse().unwrap()).to_vec();
+    let sandbox = world.sandbox(EgressConfig { allow_ranges: ranges, ..EgressConfig::default() });
+    for neighbour in neighbours {
+        assert_eq!(sandbox.run(|| greeting(neighbour)).unwrap(), "welcome");
+    }
+    let allowed = EgressConfig { allow_names: vec!["neighbour.example".to_owned()], ..config(names) };
+    let sandbox = world.sandbox(allowed);
+    sandbox.run(|| {
+        assert_eq!(refusal(neighbours[0]), ErrorKind::ConnectionRefused, "not resolved yet");
+        assert_eq!(addresses(&ask("neighbour.example.", RecordType::A)), [IpAddr::from(NEIGHBOUR)]);
+        assert_eq!(greeting(neighbours[0]).unwrap(), "welcome");
+    });
+}
+
+/// Default routes of all forms, with a target that only they lead to, and the gateway they name.
+#[test]
+fn a_gateway_is_a_neighbour_and_a_tunnel_has_none() {
+    let world = World::new();
+    world.internet.ip("address add 203.0.113.9/32 dev inner");
+    world.internet.ip("address add 192.0.2.77/32 dev inner");
+    let (gateway, far) = (world.internet.greet([203, 0, 113, 9]), world.internet.greet([192, 0, 2, 77]));
+    let sandbox = world.sandbox(EgressConfig::default());
+    let reached = |target: SocketAddr| sandbox.run(|| greeting(target).is_ok());
+    world.host.ip("route add default via 203.0.113.9 dev outer onlink");
+    assert!(world.host.run(|| greeting(gateway)).is_ok() && !reached(gateway), "no other route leads to the gateway");
+    assert!(reached(far), "the control: what is behind it");
+    // As tunnels have them, and as neighbours are found.
+    for (add, reachable) in
+        [("0.0.0.0/0", true), ("128.0.0.0/1", true), ("192.0.0.0/2", false), ("192.0.2.77/32", false)]
+    {
+        world.host.ip(&format!("route replace {add} dev outer"));
+        assert!(world.host.run(|| greeting(far)).is_ok(), "the control: {add}");
+        assert_eq!(reached(far), reachable, "{add}");
+    }
 }
 
 #[test]

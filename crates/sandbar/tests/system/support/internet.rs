@@ -1,5 +1,7 @@
-//! A small internet of our own: a network namespace joined to the host, with a host at a public-looking address and one
-//! at a private address, and a name server for both. Dropped, it is gone; so it is when the tests are killed.
+//! A small internet of our own: a network namespace joined to the host by a link. The machine in it
+//! has a public-looking address behind a router, one on the link itself and a private one; a name
+//! server on the host's loopback knows them. Dropped, it is gone; so it is when the tests are
+//! killed.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -10,6 +12,8 @@ use std::time::Duration;
 use testing::Tied;
 
 pub(crate) const PUBLIC: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
+/// Public-looking as well, and on the host's own link: nothing routes to it.
+pub(crate) const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 131);
 pub(crate) const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 213, 7, 2);
 /// The host's own side of the link: never to be reached from a sandbox.
 pub(crate) const HOST_SIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 129);
@@ -19,10 +23,14 @@ pub(crate) struct Internet {
     holder: Tied,
     services: Vec<Tied>,
     pub(crate) nameserver: SocketAddr,
+    /// What the name server was asked for: a name and the number of the type.
+    asked: Asked,
     stop: Arc<AtomicBool>,
     /// There is one of each address. Last: given back when all else is gone.
     _only: MutexGuard<'static, ()>,
 }
+
+type Asked = Arc<Mutex<Vec<(String, u16)>>>;
 
 fn run(command: &str) {
     let done = Command::new("bash").args(["-c", command]).output().expect("bash runs");
@@ -45,18 +53,25 @@ impl Internet {
         static ONLY: Mutex<()> = Mutex::new(());
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let stop = Arc::new(AtomicBool::new(false));
-        let nameserver = serve_names(Arc::clone(&stop));
+        let asked = Asked::default();
+        let nameserver = serve_names(Arc::clone(&stop), Arc::clone(&asked));
         let holder = start("unshare", &["--net", "sh", "-c", "echo; exec sleep infinity"]);
         let namespace = holder.pid();
-        let internet = Self { holder, services: Vec::new(), nameserver, stop, _only: only };
+        let internet = Self { holder, services: Vec::new(), nameserver, asked, stop, _only: only };
         let (link, inside) = (format!("sbt{namespace}"), format!("nsenter --net=/proc/{namespace}/ns/net ip"));
         run(&format!(
             "ip link add {link} type veth peer name eth0 netns {namespace} \
              && ip addr add {HOST_SIDE}/25 dev {link} && ip addr add 10.213.7.1/24 dev {link} && ip link set {link} up \
-             && {inside} addr add {PUBLIC}/25 dev eth0 && {inside} addr add {PRIVATE}/24 dev eth0 \
-             && {inside} link set eth0 up && {inside} link set lo up"
+             && {inside} addr add {PUBLIC}/25 dev eth0 && {inside} addr add {NEIGHBOUR}/25 dev eth0 \
+             && {inside} addr add {PRIVATE}/24 dev eth0 && {inside} link set eth0 up && {inside} link set lo up \
+             && ip route add {PUBLIC}/32 via {PRIVATE} src {HOST_SIDE}"
         ));
         internet
+    }
+
+    /// Every question that reached the name server so far.
+    pub(crate) fn asked(&self) -> Vec<(String, u16)> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Runs a Python program on the far host until the internet is dropped; it prints a line when it serves.
@@ -79,7 +94,9 @@ impl Drop for Internet {
 fn answer(name: &str) -> Option<Ipv4Addr> {
     match name {
         "registry.test" => Some(PUBLIC),
-        "private.test" => Some(PRIVATE),
+        "forbidden.test" => Some(PUBLIC),
+        "neighbour.test" => Some(NEIGHBOUR),
+        "private.test" | "db.corp.internal" | "printer" => Some(PRIVATE),
         "loopback.test" => Some(Ipv4Addr::LOCALHOST),
         "host.test" => Some(HOST_SIDE),
         "metadata.test" => Some(Ipv4Addr::new(169, 254, 169, 254)),
@@ -87,7 +104,7 @@ fn answer(name: &str) -> Option<Ipv4Addr> {
     }
 }
 
-fn serve_names(stop: Arc<AtomicBool>) -> SocketAddr {
+fn serve_names(stop: Arc<AtomicBool>, asked: Asked) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
     let address = socket.local_addr().expect("an address");
@@ -95,7 +112,8 @@ fn serve_names(stop: Arc<AtomicBool>) -> SocketAddr {
         let mut query = [0; 512];
         while !stop.load(Ordering::Relaxed) {
             let Ok((length, from)) = socket.recv_from(&mut query) else { continue };
-            if let Some(reply) = reply(&query[..length]) {
+            if let Some((name, kind, reply)) = reply(&query[..length]) {
+                asked.lock().unwrap_or_else(PoisonError::into_inner).push((name, kind));
                 let _ = socket.send_to(&reply, from);
             }
         }
@@ -103,8 +121,9 @@ fn serve_names(stop: Arc<AtomicBool>) -> SocketAddr {
     address
 }
 
-/// The answer to a one-question query: an A record, nothing for other types, or "no such name".
-fn reply(query: &[u8]) -> Option<Vec<u8>> {
+/// What a one-question query asks for, and the answer: an A record, nothing for other types, or
+/// "no such name".
+fn reply(query: &[u8]) -> Option<(String, u16, Vec<u8>)> {
     let (mut name, mut at) = (Vec::new(), 12);
     while *query.get(at)? != 0 {
         let length = usize::from(query[at]);
@@ -112,9 +131,10 @@ fn reply(query: &[u8]) -> Option<Vec<u8>> {
         at += 1 + length;
     }
     let question = query.get(12..at + 5)?;
-    let address = answer(&name.join("."));
-    let wants_address = question[question.len() - 4..question.len() - 2] == [0, 1];
-    let record = address.filter(|_| wants_address);
+    let name = name.join(".");
+    let address = answer(&name);
+    let kind = u16::from_be_bytes([question[question.len() - 4], question[question.len() - 3]]);
+    let record = address.filter(|_| kind == 1);
     let mut reply = query.get(..2)?.to_vec();
     reply.extend([0x81, if address.is_some() { 0x80 } else { 0x83 }, 0, 1, 0, u8::from(record.is_some()), 0, 0, 0, 0]);
     reply.extend(question);
@@ -122,5 +142,5 @@ fn reply(query: &[u8]) -> Option<Vec<u8>> {
         reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
         reply.extend(address.octets());
     }
-    Some(reply)
+    Some((name, kind, reply))
 }
