@@ -1,12 +1,16 @@
 //! What a sandbox may see of an answer of the name system.
 //!
-//! Addresses it could not reach anyway are taken out, so that a name rebound to the host or to a private network leads nowhere,
-//! and clients do not try what is bound to fail. An answer left alone is passed on byte for byte.
+//! Addresses it could not reach anyway are taken out, so that a name rebound to the host or to a
+//! private network leads nowhere, and clients do not try what is bound to fail. A record that hints
+//! at such an address (SVCB, HTTPS) goes as a whole. An answer left alone is passed on byte for
+//! byte.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use hickory_proto::op::Message;
+use hickory_proto::rr::rdata::svcb::{IpHint, SvcParamValue};
+use hickory_proto::rr::rdata::{HTTPS, SVCB};
 use hickory_proto::rr::{Name, RData, Record};
 
 /// One address that an answer holds.
@@ -22,13 +26,15 @@ pub(super) fn filter(message: &mut Message, mut admit: impl FnMut(&Mention) -> b
     let aliases = aliases(message);
     let mut removed = false;
     let mut keep = |record: &Record| {
-        let address = match &record.data {
-            RData::A(address) => IpAddr::V4(address.0),
-            RData::AAAA(address) => IpAddr::V6(address.0),
+        let time_to_live = Duration::from_secs(record.ttl.into());
+        let mut may = |address: IpAddr, asked: bool| admit(&Mention { address, asked, time_to_live });
+        let kept = match &record.data {
+            RData::A(address) => may(address.0.into(), aliases.contains(&record.name)),
+            RData::AAAA(address) => may(address.0.into(), aliases.contains(&record.name)),
+            // A client that has none resolves the name.
+            RData::SVCB(service) | RData::HTTPS(HTTPS(service)) => hints(service).all(|address| may(address, false)),
             _ => return true,
         };
-        let time_to_live = Duration::from_secs(record.ttl.into());
-        let kept = admit(&Mention { address, asked: aliases.contains(&record.name), time_to_live });
         removed |= !kept;
         kept
     };
@@ -36,6 +42,15 @@ pub(super) fn filter(message: &mut Message, mut admit: impl FnMut(&Mention) -> b
     message.authorities.retain(&mut keep);
     message.additionals.retain(&mut keep);
     removed
+}
+
+/// The addresses that a record of a service mentions.
+fn hints(service: &SVCB) -> impl Iterator<Item = IpAddr> {
+    service.svc_params.iter().flat_map(|(_, value)| match value {
+        SvcParamValue::Ipv4Hint(IpHint(hints)) => hints.iter().map(|hint| IpAddr::V4(hint.0)).collect(),
+        SvcParamValue::Ipv6Hint(IpHint(hints)) => hints.iter().map(|hint| IpAddr::V6(hint.0)).collect(),
+        _ => Vec::new(),
+    })
 }
 
 /// Most aliases that are followed; resolvers give up at about as many. Each costs a look at the whole answer, which a stranger wrote.
@@ -65,6 +80,7 @@ mod tests {
 
     use hickory_proto::op::{MessageType, OpCode, Query};
     use hickory_proto::rr::RecordType;
+    use hickory_proto::rr::rdata::svcb::SvcParamKey;
     use hickory_proto::rr::rdata::{A, CNAME, TXT};
 
     use super::*;
@@ -98,6 +114,18 @@ mod tests {
         assert!(filter(&mut message, |mention| !mention.address.is_loopback()));
         assert_eq!(message.answers, [a("a.example.", [1, 1, 1, 1]), txt]);
         assert!(message.additionals.is_empty());
+    }
+
+    #[test]
+    fn a_service_with_a_refused_hint_is_removed() {
+        let service = |address: [u8; 4]| {
+            let hint = SvcParamValue::Ipv4Hint(IpHint(vec![A(Ipv4Addr::from(address))]));
+            let service = SVCB::new(1, name("a.example."), vec![(SvcParamKey::Ipv4Hint, hint)]);
+            Record::from_rdata(name("a.example."), 30, RData::HTTPS(HTTPS(service)))
+        };
+        let mut message = answer(vec![service([1, 1, 1, 1]), service([10, 0, 0, 1])]);
+        assert!(filter(&mut message, |mention| !mention.asked && mention.address != IpAddr::from([10, 0, 0, 1])));
+        assert_eq!(message.answers, [service([1, 1, 1, 1])]);
     }
 
     #[test]

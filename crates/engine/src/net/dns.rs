@@ -1,8 +1,10 @@
 //! The name server of a sandbox: passes questions to the host's name servers and filters what comes back.
 //!
-//! A question goes out as it came, with an identifier and from a port of our own; an answer that nothing is taken from goes back
-//! as it came. Over UDP a truncated answer is passed on, and the client asks again over TCP. A name that the sandbox's rules do
-//! not let it ask for is refused and asked of nobody.
+//! A question goes out as it came, with an identifier and from a port of our own; an answer that
+//! nothing is taken from goes back as it came. Over UDP a truncated answer is passed on, and the
+//! client asks again over TCP. A name that the sandbox's rules do not let it ask for is refused and
+//! asked of nobody. The host's name servers are not asked about the host's own network either,
+//! unless the configuration opens it: see `questions.rs`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,6 +22,8 @@ use super::answers::{self, Mention};
 use super::decision::{Decision, Protocol};
 use super::host::{Guard, is_routed};
 use super::nameservers::{self, Nameservers};
+use super::policy;
+use super::questions::{self, Subject};
 
 /// Most questions of a sandbox in the air; more are dropped, and clients ask again.
 const MOST_QUESTIONS: usize = 256;
@@ -81,6 +85,10 @@ impl Resolver {
         let name = name.strip_suffix('.').unwrap_or(&name);
         if !self.may_ask(name) {
             return failure(question, ResponseCode::Refused);
+        }
+        if let Some((code, reason)) = self.is_kept(name, &asked.queries[0]) {
+            self.tell(false, name, None, reason);
+            return failure(question, code);
         }
         match self.exchange(&self.servers(), question, &asked, transport).await {
             Some((bytes, message)) => self.present(name, bytes, message, asked.metadata.id),
@@ -146,6 +154,38 @@ impl Resolver {
             self.tell(allowed, name, None, reason.to_owned());
         }
         allowed
+    }
+
+    /// How a question is answered that no server is asked, and why. A name of the host's own
+    /// network does not exist in a sandbox, as in any other network.
+    fn is_kept(&self, name: &str, query: &Query) -> Option<(ResponseCode, String)> {
+        let config = &self.guard.config;
+        let subject = questions::subject(name, query);
+        if subject == Subject::Server {
+            return Some((ResponseCode::Refused, "transfers, ANY and questions about the name server".to_owned()));
+        }
+        // Name servers of the sandbox's own know nothing of the host's network.
+        if !self.guard.rules().nameservers().is_empty() || policy::name_is_allowed(name, config) {
+            return None;
+        }
+        let reason = match subject {
+            Subject::Public | Subject::Server => return None,
+            Subject::Reverse(address) => match self.guard.check_service(address) {
+                Ok(()) => return None,
+                Err(denied) => format!("the name of {denied}"),
+            },
+            Subject::Local => {
+                // Where private ranges are open, names lead to them; the answer is held against the
+                // ranges.
+                let address = matches!(query.query_type(), RecordType::A | RecordType::AAAA);
+                if address && !config.allow_ranges.is_empty() {
+                    return None;
+                }
+                "a name of the host's own network; egress.allow_names of the server's configuration allows it"
+                    .to_owned()
+            }
+        };
+        Some((ResponseCode::NXDomain, reason))
     }
 
     fn tell(&self, allowed: bool, name: &str, address: Option<IpAddr>, reason: String) {

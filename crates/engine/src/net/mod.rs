@@ -32,6 +32,7 @@ mod netlink;
 mod opening;
 mod packet;
 mod policy;
+mod questions;
 mod relay;
 mod rules;
 mod tcp;
@@ -65,7 +66,8 @@ pub const NAMESERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 3);
 /// What sandboxes may reach besides public addresses, and who resolves names for them.
 #[derive(Debug, Clone, Default)]
 pub struct EgressConfig {
-    /// Private ranges that may be reached. Addresses of the host, loopback and link-local ones stay out of reach.
+    /// Private ranges and those of neighbours that may be reached. Addresses of the host, loopback
+    /// and link-local ones stay out of reach.
     pub allow_ranges: Vec<IpNet>,
     /// Names whose private addresses may be reached once resolved: `registry.corp`, or `*.corp` for all below it.
     pub allow_names: Vec<String>,

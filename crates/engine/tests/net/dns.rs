@@ -242,6 +242,40 @@ fn an_allowed_name_opens_its_private_address_once_resolved() {
     }
 }
 
+/// Over UDP and over TCP, by which zones are transferred.
+#[test]
+fn what_concerns_the_hosts_network_is_not_asked() {
+    let world = World::new();
+    let server = name_server(&world.internet, SERVER, 0);
+    let sandbox = world.sandbox(config(server));
+    let over_tcp = |name: &str, kind: RecordType| {
+        let mut stream = connect(at(NAMESERVER, 53)).unwrap();
+        write_message(&mut stream, &question(name, kind).to_vec().unwrap());
+        Message::from_vec(&read_message(&mut stream)).unwrap()
+    };
+    for (name, kind, code) in [
+        ("public.example.", RecordType::AXFR, ResponseCode::Refused),
+        ("public.example.", RecordType::ANY, ResponseCode::Refused),
+        ("Printer.", RecordType::A, ResponseCode::NXDomain),
+        ("registry.corp.", RecordType::A, ResponseCode::NXDomain),
+        ("5.0.0.10.in-addr.arpa.", RecordType::PTR, ResponseCode::NXDomain),
+        ("1.100.51.198.in-addr.arpa.", RecordType::PTR, ResponseCode::NXDomain),
+    ] {
+        for answer in sandbox.run(|| [ask(name, kind), over_tcp(name, kind)]) {
+            assert_eq!((answer.metadata.response_code, answer.answers.len()), (code, 0), "{name} {kind}");
+        }
+    }
+    assert_eq!(sandbox.run(|| addresses(&over_tcp("public.example.", RecordType::A))), [IpAddr::from(SERVER)]);
+    // Where a private range is open, its names are asked for; the answers are held against it.
+    let ranges = EgressConfig { allow_ranges: vec!["10.77.0.2/32".parse().unwrap()], ..config(server) };
+    let sandbox = world.sandbox(ranges);
+    sandbox.run(|| {
+        assert_eq!(addresses(&ask("registry.corp.", RecordType::A)), [IpAddr::from(PRIVATE)]);
+        assert_eq!(addresses(&ask("other.corp.", RecordType::A)), [] as [IpAddr; 0]);
+        assert_eq!(ask("registry.corp.", RecordType::TXT).metadata.response_code, ResponseCode::NXDomain);
+    });
+}
+
 #[test]
 fn ipv6_addresses_are_given_only_where_the_host_has_a_way_there() {
     let world = World::new();
