@@ -18,13 +18,17 @@ const HOPS: [HeaderName; 8] = [
     header::EXPECT,
 ];
 
-/// What a request wants to go on with, if that may be. HTTP/2 would be requests that nobody judges.
+/// What a request wants to go on with, if that may be. HTTP/2, and HTTP inside TLS (RFC 2817),
+/// would be requests that pass unjudged.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<Upgrade> {
     let wanted = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let wanted = wanted.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
     let protocol = headers.get(header::UPGRADE).filter(|_| wanted)?;
     let text = protocol.to_str().ok()?;
-    let hidden = text.split(',').any(|word| word.trim().to_ascii_lowercase().starts_with("h2"));
+    let hidden = text.split(',').any(|word| {
+        let word = word.trim().to_ascii_lowercase();
+        ["h2", "http", "tls"].iter().any(|protocol| word.starts_with(protocol))
+    });
     (!hidden).then(|| Upgrade(protocol.clone()))
 }
 
@@ -92,7 +96,9 @@ mod tests {
         strip(&mut headers);
         upgrade(&asked).expect("it is asked for").put(&mut headers);
         assert_eq!(headers, map(&[("connection", "upgrade"), ("upgrade", "websocket")]));
-        assert_eq!(upgrade(&map(&[("connection", "upgrade"), ("upgrade", "h2c")])), None);
+        for hidden in ["h2c", "TLS/1.0", "websocket, HTTP/2.0"] {
+            assert_eq!(upgrade(&map(&[("connection", "upgrade"), ("upgrade", hidden)])), None, "{hidden}");
+        }
         assert_eq!(upgrade(&map(&[("upgrade", "websocket")])), None);
     }
 }

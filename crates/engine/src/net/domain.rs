@@ -60,10 +60,16 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
         return !name.is_empty();
     }
     let Some(suffix) = pattern.strip_prefix("*.") else { return name.eq_ignore_ascii_case(pattern) };
-    name.len()
-        .checked_sub(suffix.len())
-        .and_then(|start| Some((name.get(..start)?, name.get(start..)?)))
-        .is_some_and(|(label, rest)| label.len() > 1 && label.ends_with('.') && rest.eq_ignore_ascii_case(suffix))
+    name.len().checked_sub(suffix.len()).and_then(|start| Some((name.get(..start)?, name.get(start..)?))).is_some_and(
+        |(labels, rest)| {
+            labels.len() > 1
+                && labels.ends_with('.')
+                // A server that reads another character as the end of a name would serve another
+                // one.
+                && labels.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+                && rest.eq_ignore_ascii_case(suffix)
+        },
+    )
 }
 
 #[cfg(test)]
@@ -93,6 +99,9 @@ mod tests {
                 "",
                 ".",
                 "é.example",
+                "evil.example\0.internal.example",
+                "evil.example,a.internal.example",
+                "evil.example/.internal.example",
             ] {
                 assert!(!matches(pattern, name), "{pattern} {name}");
             }

@@ -21,20 +21,29 @@ pub(super) const LONGEST: usize = 32 * 1024;
 const TLS_HANDSHAKE: u8 = 0x16;
 
 pub(super) fn read(bytes: &[u8]) -> Opening {
-    let opening = match bytes.first() {
-        None => Opening::Unfinished,
-        Some(&TLS_HANDSHAKE) => tls(bytes),
-        Some(first) if first.is_ascii_uppercase() => http(bytes),
-        Some(_) => Opening::Nameless,
+    let request = after_empty_lines(bytes);
+    let opening = match (bytes.first(), request.first()) {
+        (Some(&TLS_HANDSHAKE), _) => tls(bytes),
+        (_, Some(first)) if first.is_ascii_uppercase() => http(request),
+        (_, Some(_)) => Opening::Nameless,
+        (_, None) => Opening::Unfinished,
     };
     if opening == Opening::Unfinished && bytes.len() >= LONGEST { Opening::Unclear } else { opening }
 }
 
-/// Whether a datagram opens a QUIC connection, whose name cannot be read: its first packet has a long header, and fills at
-/// least this much so that nobody is used to amplify traffic.
+/// Servers skip empty lines before a request, so what follows them is the request.
+fn after_empty_lines(bytes: &[u8]) -> &[u8] {
+    let empty = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    &bytes[empty..]
+}
+
+/// Whether a datagram opens a QUIC connection, whose name cannot be read: its first packet has a
+/// long header, and fills at least this much so that nobody is used to amplify traffic. The bit
+/// beside that of the long header says nothing: servers may ignore it (RFC 9287).
 pub(super) fn is_quic(datagram: &[u8]) -> bool {
     const LEAST: usize = 1200;
-    datagram.len() >= LEAST && datagram[0] & 0xc0 == 0xc0
+    const LONG_HEADER: u8 = 0x80;
+    datagram.len() >= LEAST && datagram[0] & LONG_HEADER != 0
 }
 
 /// What a connection speaks, as far as its opening shows.
@@ -48,7 +57,7 @@ pub(super) enum Kind {
 
 /// Of an opening that is whole.
 pub(super) fn kind(held: &[u8]) -> Kind {
-    let line = held.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = after_empty_lines(held).split(|byte| *byte == b'\n').next().unwrap_or_default();
     let text = std::str::from_utf8(line).unwrap_or_default().trim_end_matches('\r');
     match held.first() {
         Some(&TLS_HANDSHAKE) => Kind::Tls,
@@ -240,6 +249,11 @@ mod tests {
     }
 
     #[test]
+    fn empty_lines_without_end_are_unclear() {
+        assert_eq!(read(&[b'\n'; LONGEST]), Opening::Unclear);
+    }
+
+    #[test]
     fn the_host_of_a_request_is_read() {
         for (request, expected) in [
             ("GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n", name("api.example.com")),
@@ -253,6 +267,12 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: api.exam", Opening::Unfinished),
             ("GET /", Opening::Unfinished),
             ("G", Opening::Unfinished),
+            ("\r\n\n\rGET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n", name("api.example.com")),
+            ("\r\n", Opening::Unfinished),
+            ("\r\n GET / HTTP/1.1\r\n\r\n", Opening::Nameless),
+            ("\n\x16\x03\x01", Opening::Nameless),
+            ("get / HTTP/1.1\r\n\r\n", Opening::Nameless),
+            ("GET\t/\tHTTP/1.1\r\n\r\n", Opening::Nameless),
             ("SSH-2.0-OpenSSH_9\r\n", Opening::Nameless),
             ("EHLO me\r\n", Opening::Nameless),
             ("PRI * HTTP/2.0\r\n\r\n", Opening::Nameless),
@@ -269,6 +289,7 @@ mod tests {
         for (opening, expected) in [
             (&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], Kind::Http),
             (b"GET / HTTP/1.0\n\n", Kind::Http),
+            (b"\r\n\nGET / HTTP/1.1\r\n\r\n", Kind::Http),
             (b"CONNECT a:443 HTTP/1.1\r\n\r\n", Kind::Other),
             (b"PRI * HTTP/2.0\r\n\r\n", Kind::Other),
             (b"SSH-2.0-x\r\n", Kind::Other),
@@ -281,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_first_packet_of_quic_is_told_from_other_datagrams() {
-        assert!(is_quic(&[0xc3; 1200]));
+        assert!(is_quic(&[0xc3; 1200]) && is_quic(&[0x83; 1200]));
         assert!(!is_quic(&[0xc3; 1199]) && !is_quic(&[0x43; 1300]) && !is_quic(&[]));
     }
 
@@ -290,7 +311,7 @@ mod tests {
         fn any_opening_is_read_without_harm(
             record in 1_usize..200,
             damage in vec((any::<usize>(), any::<u8>()), 0..6),
-            request in "(GET|CONNECT|P-T) (/|http://[ -~]{0,20}) HTTP/1[.]1\r\n((Host|host|A): ?[ -~]{0,20}\r\n){0,3}(\r\n)?",
+            request in "(\r\n|\n)?(GET|CONNECT|P-T) (/|http://[ -~]{0,20}) HTTP/1[.]1\r\n((Host|host|A): ?[ -~]{0,20}\r\n){0,3}(\r\n)?",
             other in vec(any::<u8>(), 0..100),
         ) {
             let greeting = hello(&["api.example.com"], record);

@@ -1,7 +1,9 @@
 //! How a connection that may leave does leave: directly or through a proxy, as it is or read request by request.
 //!
-//! It is read where a rule sets headers for its name, and where only a name allows it and it speaks plain HTTP, whose every
-//! request names a host anew. TLS that no rule names passes as it is, with the target's own certificate.
+//! It is read where a rule sets headers for its name or inspects it, and where only a name allows
+//! it and it speaks plain HTTP, whose every request names a host. TLS that no rule names passes as
+//! it is, with the target's own certificate: only its server name was judged. Where only a name
+//! allows it, anything else is refused, since it says no name.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +15,7 @@ use tokio::net::TcpStream;
 use super::decision::{Decision, Protocol};
 use super::dns::Resolver;
 use super::host::Guard;
-use super::opening::{self, Opening};
+use super::opening::{self, Kind, Opening};
 use super::relay::{Opened, abort_both, open, relay, relay_opened};
 use super::rules::Leave;
 use super::tcp::{self, DialFailure};
@@ -99,30 +101,35 @@ impl Way {
             return relay(inside, outside).await;
         }
         let Ok(opened) = open(&inside, &mut outside).await else { return abort_both(inside, outside) };
-        if leave == Leave::Name && !self.is_for_an_allowed_name(target, &opened.said) {
+        let kind = opening::kind(&opened.held);
+        if leave == Leave::Name && !self.is_for_an_allowed_name(target, kind, &opened) {
             return abort_both(inside, outside);
         }
-        match self.reading(target, leave, &opened).await {
-            Some(reading) => reading.serve(Arc::clone(self), inside, outside, opened.held).await,
-            None => relay_opened(inside, outside, opened).await,
+        match self.treatment(target, leave, kind, &opened).await {
+            Treatment::Read(reading) => reading.serve(Arc::clone(self), inside, outside, opened.held).await,
+            Treatment::Relay => relay_opened(inside, outside, opened).await,
+            Treatment::Refuse => abort_both(inside, outside),
         }
     }
 
-    /// How a connection is read, if it is.
-    async fn reading(&self, target: SocketAddr, leave: Leave, opened: &Opened) -> Option<Reading> {
+    /// What becomes of a connection that may be carried.
+    async fn treatment(&self, target: SocketAddr, leave: Leave, kind: Kind, opened: &Opened) -> Treatment {
         let name = match &opened.said {
             Opening::Name(name) => Some(name.trim_end_matches('.').to_ascii_lowercase()),
             _ => None,
         };
-        let ruled = match &name {
-            Some(name) if self.guard.rules().headers_for(name).is_some() => self.confirmed(name, target).await,
-            _ => false,
-        };
-        let reading = |security| Some(Reading { target, leave, confirmed: name.clone().filter(|_| ruled), security });
-        match opening::kind(&opened.held) {
-            opening::Kind::Tls => reading(Security::Tls { name: name.clone().filter(|_| ruled)? }),
-            opening::Kind::Http if ruled || leave == Leave::Name => reading(Security::Plain),
+        let ruled = name.filter(|name| self.guard.rules().headers_for(name).is_some());
+        let confirmed = match &ruled {
+            Some(name) if self.confirmed(name, target).await => Some(name.clone()),
             _ => None,
+        };
+        let read = |security| Treatment::Read(Reading { target, leave, confirmed: confirmed.clone(), security });
+        match (kind, &confirmed) {
+            (Kind::Tls, Some(name)) => read(Security::Tls { name: name.clone() }),
+            // A rule that inspects a name must not be evaded at the address of another name.
+            (Kind::Tls, None) if ruled.is_some() && leave == Leave::Name => Treatment::Refuse,
+            (Kind::Http, confirmed) if confirmed.is_some() || leave == Leave::Name => read(Security::Plain),
+            (Kind::Tls | Kind::Http | Kind::Other, _) => Treatment::Relay,
         }
     }
 
@@ -140,10 +147,14 @@ impl Way {
         false
     }
 
-    /// Whether a connection that only a name allows is meant for such a name, as far as it says.
-    fn is_for_an_allowed_name(&self, target: SocketAddr, opening: &Opening) -> bool {
-        let (name, reason) = match opening {
-            Opening::Nameless => return true,
+    /// Whether a connection that only a name allows says that it is for such a name. A connection
+    /// that says none, in whatever protocol, may be for any of the names that share the address.
+    fn is_for_an_allowed_name(&self, target: SocketAddr, kind: Kind, opened: &Opened) -> bool {
+        let (name, reason) = match &opened.said {
+            // The program inside only listened.
+            _ if opened.held.is_empty() => return true,
+            Opening::Nameless => (None, NO_NAME),
+            Opening::Name(name) if kind == Kind::Other => (Some(name.clone()), "CONNECT would hide what follows"),
             Opening::Name(name) if self.guard.rules().names_it(name) => return true,
             Opening::Name(name) => (Some(name.clone()), NOT_ALLOWED),
             Opening::Unclear | Opening::Unfinished => (None, "it cannot be read for which name the connection is"),
@@ -158,7 +169,15 @@ impl Way {
     }
 }
 
+const NO_NAME: &str = "the connection says no name, and only a name allows this address: use TLS with a server name or HTTP \
+                       with a Host, or allow the address itself";
 const NOT_ALLOWED: &str = "the connection is for a name that the sandbox's rules do not allow";
+
+enum Treatment {
+    Read(Reading),
+    Relay,
+    Refuse,
+}
 
 /// A connection whose requests are read one by one.
 struct Reading {
@@ -201,7 +220,15 @@ struct Bench {
 
 impl Judge for Bench {
     fn judge(&self, host: Option<&str>) -> Result<Option<Arc<Headers>>, Refusal> {
-        let Some(host) = host else { return Ok(None) };
+        let Some(host) = host else {
+            return match self.leave {
+                Leave::Address => Ok(None),
+                Leave::Name => {
+                    self.way.tell(self.target, None, NO_NAME.to_owned());
+                    Err(Refusal::forbidden(NO_NAME))
+                }
+            };
+        };
         let rules = self.way.guard.rules();
         if self.leave == Leave::Name && !rules.names_it(host) {
             self.way.tell(self.target, Some(host.to_owned()), NOT_ALLOWED.to_owned());

@@ -210,7 +210,13 @@ fn every_request_of_a_connection_that_a_name_allows_is_held_against_the_names() 
         let answer = ask_http(&mut stream, &get("shared.example")).unwrap();
         assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
         let hostless = "GET / HTTP/1.0\r\n\r\n";
-        assert!(ask_http(&mut connect(target).unwrap(), hostless).is_ok());
+        assert!(ask_http(&mut connect(target).unwrap(), hostless).is_err(), "reset");
+        let mut stream = connect(target).unwrap();
+        assert!(ask_http(&mut stream, &format!("\r\n{}", get("public.example"))).unwrap().ends_with("ok 0"));
+        let answer = ask_http(&mut stream, hostless).unwrap();
+        assert!(answer.contains(" 403 ") && answer.contains("says no name"), "{answer}");
+        let hidden = "CONNECT public.example:80 HTTP/1.1\r\nHost: public.example\r\n\r\n";
+        assert!(ask_http(&mut connect(target).unwrap(), hidden).is_err(), "reset");
     });
     assert_eq!(heard.lock().unwrap().len(), 2);
     let denied = sandbox.heard().into_iter().find(|decision| !decision.allowed).unwrap();

@@ -227,12 +227,14 @@ fn names_that_share_an_address_are_told_apart() {
         // The server's greeting may still come; nothing of the request does.
         let _ = stream.read_to_end(&mut heard);
         assert!(b"hello".starts_with(&heard[..]), "{:?}", String::from_utf8_lossy(&heard));
-        // What says no name at all is bound by the address alone.
-        let mut stream = connect(target).unwrap();
-        stream.write_all(b"\x00plain").unwrap();
-        let mut heard = [0; 11];
-        stream.read_exact(&mut heard).unwrap();
-        assert_eq!(&heard, b"hello\x00plain");
+        // What says no name may be for any.
+        for nameless in [&b"\x00plain"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"SSH-2.0-x\r\n"] {
+            let mut stream = connect(target).unwrap();
+            stream.write_all(nameless).unwrap();
+            let mut heard = Vec::new();
+            let _ = stream.read_to_end(&mut heard);
+            assert!(b"hello".starts_with(&heard[..]), "{:?}", String::from_utf8_lossy(&heard));
+        }
         // The first packet of QUIC hides its name.
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -241,9 +243,10 @@ fn names_that_share_an_address_are_told_apart() {
         assert_eq!(socket.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::HostUnreachable);
     });
     let denied: Vec<_> = sandbox.heard().into_iter().filter(|decision| !decision.allowed).collect();
-    assert_eq!(denied.len(), 2, "{denied:?}");
+    assert_eq!(denied.len(), 5, "{denied:?}");
     assert_eq!(denied[0].name.as_deref(), Some("shared.example"));
-    assert_eq!(denied[1].protocol, Protocol::Udp);
+    assert!(denied[1..4].iter().all(|decision| decision.reason.contains("says no name")), "{denied:?}");
+    assert_eq!(denied[4].protocol, Protocol::Udp);
 }
 
 #[test]
