@@ -2,7 +2,7 @@
 //! it: new tokens are made when a record is written again, values of variables, headers and
 //! proxies are left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -76,7 +76,7 @@ impl Description {
         // Its traffic went through a proxy, whose password is not kept: without it the sandbox
         // reaches nothing.
         let allow_internet = if lists.proxy.is_some() { Some(false) } else { record.allow_internet };
-        let plain = Lists { headers: BTreeMap::new(), proxy: None, ..lists.clone() };
+        let plain = Lists { headers: BTreeMap::new(), allow_plaintext: BTreeSet::new(), proxy: None, ..lists.clone() };
         Self::Sandbox(Box::new(DescribedSandbox {
             id: record.id.to_string(),
             template_id: record.template.id.clone(),

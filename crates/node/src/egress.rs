@@ -1,7 +1,7 @@
 //! What a sandbox may reach, and how: kept in the words of the call that said so, which are given back as they came but for
 //! what must not be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
 
@@ -33,6 +33,12 @@ pub struct Lists {
     pub dns_servers: Vec<Ipv4Addr>,
     /// Headers that requests for a domain get. Secrets are named in them, not contained.
     pub headers: BTreeMap<String, BTreeMap<String, String>>,
+    /// Domains whose headers may carry secrets in plain HTTP, too.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub allow_plaintext: BTreeSet<String>,
+    /// Domains whose TLS is read, so that each request is judged by its host.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub inspect: BTreeSet<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxyLists>,
 }
@@ -45,6 +51,8 @@ impl fmt::Debug for Lists {
             .field("deny_out", &self.deny_out)
             .field("dns_servers", &self.dns_servers)
             .field("headers", &self.headers.keys())
+            .field("allow_plaintext", &self.allow_plaintext)
+            .field("inspect", &self.inspect)
             .field("proxy", &self.proxy)
             .finish()
     }
@@ -91,8 +99,12 @@ impl TryFrom<Lists> for Egress {
             let set = Headers::new(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
                 .map_err(|wrong| InvalidEgress::Header { domain: domain.clone(), wrong })?;
             if !set.is_empty() {
-                headers.push((name, set));
+                headers.push((name, set.allow_plaintext(lists.allow_plaintext.contains(domain))));
             }
+        }
+        let sets_some = |domain: &String| lists.headers.get(domain).is_some_and(|pairs| !pairs.is_empty());
+        for domain in lists.inspect.iter().filter(|domain| !sets_some(domain)) {
+            headers.push((domain.parse().map_err(InvalidEgress::Domain)?, Headers::default()));
         }
         let proxy = lists.proxy.as_ref().map(proxy).transpose().map_err(InvalidEgress::Proxy)?;
         let rules = rules.with_headers(headers).with_proxy(proxy);
@@ -145,6 +157,22 @@ mod hidden {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_domain_that_is_inspected_is_read_without_headers() {
+        let domain: Domain = "a.example".parse().expect("a domain");
+        let lists = Lists { inspect: BTreeSet::from(["a.example".to_owned()]), ..Lists::default() };
+        let egress = Egress::try_from(lists.clone()).expect("lists");
+        assert_eq!(egress.rules(true), Rules::default().with_headers([(domain.clone(), Headers::default())]));
+        assert!(egress.rules(true).sets_headers(), "its certificate is made known inside");
+        let pairs = BTreeMap::from([("x-a".to_owned(), "${e2b.secrets.b}".to_owned())]);
+        let set = Headers::new([("x-a", "${e2b.secrets.b}")]).expect("headers");
+        let mut lists = Lists { headers: BTreeMap::from([("a.example".to_owned(), pairs)]), ..lists };
+        let with = |set: Headers| Rules::default().with_headers([(domain.clone(), set)]);
+        assert_eq!(Egress::try_from(lists.clone()).expect("lists").rules(true), with(set.clone()));
+        lists.allow_plaintext.insert("a.example".to_owned());
+        assert_eq!(Egress::try_from(lists).expect("lists").rules(true), with(set.allow_plaintext(true)));
+    }
 
     #[test]
     fn what_is_secret_is_stored_and_not_shown() {

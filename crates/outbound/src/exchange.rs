@@ -1,8 +1,9 @@
 //! One connection of a program inside, request by request: each is judged by itself, gets its headers, and goes out over a
 //! connection of ours. Bodies stream through; no message is kept.
 //!
-//! A secret leaves only if the name of the connection, the host of the request and, with TLS, the target's verified certificate
-//! are one and the same name.
+//! A secret leaves only by TLS, at whatever port, and only if the name of the connection, the host
+//! of the request and the target's verified certificate are one and the same name. By plain HTTP it
+//! leaves where its rule says so.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -153,6 +154,13 @@ impl Exchange {
             upgrade.put(request.headers_mut());
         }
         if let Some(headers) = headers.filter(|headers| !headers.is_empty()) {
+            if let Some(name) = headers.needs_tls().filter(|_| self.security == Security::Plain) {
+                let reason = format!(
+                    "a rule fills the header '{name}' with a secret, which plain HTTP would show to the network; \
+                     request https:// instead, or set allowPlaintext in the rule"
+                );
+                return Err(refuse(StatusCode::FORBIDDEN, reason));
+            }
             if request.method() == Method::TRACE {
                 return Err(refuse(
                     StatusCode::METHOD_NOT_ALLOWED,

@@ -25,7 +25,10 @@ const FIXED: [HeaderName; 10] = [
 
 /// Headers to set, known to be such. Their values are secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Headers(Vec<(HeaderName, Vec<Piece>)>);
+pub struct Headers {
+    set: Vec<(HeaderName, Vec<Piece>)>,
+    plaintext: bool,
+}
 
 #[derive(Clone, PartialEq, Eq)]
 enum Piece {
@@ -61,21 +64,33 @@ impl Headers {
             }
             Ok((known, pieces(name, value)?))
         });
-        headers.collect::<Result<_, _>>().map(Self)
+        Ok(Self { set: headers.collect::<Result<_, _>>()?, plaintext: false })
+    }
+
+    /// Lets secrets be filled into requests that are not encrypted, too.
+    pub fn allow_plaintext(mut self, allowed: bool) -> Self {
+        self.plaintext = allowed;
+        self
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.set.is_empty()
+    }
+
+    /// A header that only an encrypted request may carry, since it names a secret.
+    pub(crate) fn needs_tls(&self) -> Option<&HeaderName> {
+        let secret = |pieces: &[Piece]| pieces.iter().any(|piece| matches!(piece, Piece::Secret(_)));
+        self.set.iter().find(|(_, pieces)| !self.plaintext && secret(pieces)).map(|(name, _)| name)
     }
 
     /// The names, for who tells of it.
     pub(crate) fn names(&self) -> String {
-        self.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+        self.set.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
     /// Puts them in the place of what a request says itself. All or none: what cannot be filled is named.
     pub(crate) fn apply(&self, to: &mut HeaderMap, secret: impl Fn(&str) -> Option<String>) -> Result<(), String> {
-        let filled = self.0.iter().map(|(name, pieces)| {
+        let filled = self.set.iter().map(|(name, pieces)| {
             let mut value = String::new();
             for piece in pieces {
                 match piece {
@@ -125,7 +140,7 @@ fn pieces(name: &str, value: &str) -> Result<Vec<Piece>, InvalidHeader> {
 
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+        f.debug_list().entries(self.set.iter().map(|(name, _)| name)).finish()
     }
 }
 
@@ -144,6 +159,14 @@ mod tests {
         assert_eq!(map.get_all("authorization").iter().collect::<Vec<_>>(), ["Bearer k1"]);
         assert_eq!(map["x-plain"], "a ${b} $");
         assert!(!format!("{map:?} {headers:?}").contains("k1"));
+    }
+
+    #[test]
+    fn secrets_need_tls_unless_the_rule_says_otherwise() {
+        let secret = Headers::new([("X-Plain", "a"), ("X-Key", "a ${e2b.secrets.key}")]).expect("headers");
+        assert_eq!(secret.needs_tls().map(HeaderName::as_str), Some("x-key"));
+        assert_eq!(secret.allow_plaintext(true).needs_tls(), None);
+        assert_eq!(Headers::new([("X-Plain", "a")]).expect("headers").needs_tls(), None);
     }
 
     #[test]

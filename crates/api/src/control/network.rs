@@ -1,7 +1,7 @@
 //! What a create or an update may say about networks and identities: checked as E2B checks it, then answered 501 where
 //! it asks for something that is not built yet, since ignoring a restriction would be worse than refusing it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use http::{Request, StatusCode};
@@ -90,7 +90,9 @@ pub(super) fn egress(network: &Network, allow_internet: Option<bool>) -> Result<
     let dns_servers = dns_servers.collect::<Result<_, _>>()?;
     let domain = allow_out.iter().find(|entry| !is_range(entry)).cloned();
     let (headers, proxy) = (headers(network.rules.as_ref())?, proxy(network.egress_proxy.as_ref())?);
-    let lists = EgressLists { allow_out, deny_out, dns_servers, headers, proxy };
+    let marked = |field| marked(network.rules.as_ref(), field);
+    let (allow_plaintext, inspect) = (marked(ALLOW_PLAINTEXT)?, marked(INSPECT)?);
+    let lists = EgressLists { allow_out, deny_out, dns_servers, headers, allow_plaintext, inspect, proxy };
     let egress = Egress::try_from(lists).map_err(|wrong| {
         let field = match &wrong {
             InvalidEgress::List(list) if list.names_too => "allowOut",
@@ -120,6 +122,26 @@ fn headers(
         Ok((domain.clone(), headers.map_err(|_| wrong())?))
     };
     rules.into_iter().flatten().map(read).collect()
+}
+
+/// Fields of a rule beside E2B's own `transform`. Each is a Boolean.
+pub(super) const ALLOW_PLAINTEXT: &str = "allowPlaintext";
+pub(super) const INSPECT: &str = "inspect";
+
+/// The domains whose rule sets `field`.
+fn marked(rules: Option<&BTreeMap<String, Vec<Value>>>, field: &str) -> Result<BTreeSet<String>, Failure> {
+    let mut domains = BTreeSet::new();
+    for (domain, rules) in rules.into_iter().flatten() {
+        match rules.first().and_then(|rule| rule.get(field)) {
+            None | Some(Value::Null | Value::Bool(false)) => {}
+            Some(Value::Bool(true)) => drop(domains.insert(domain.clone())),
+            Some(_) => {
+                let message = format!("network.rules: '{domain}': {field} must be true or false");
+                return Err(Failure::bad_request(message));
+            }
+        }
+    }
+    Ok(domains)
 }
 
 /// `network.egressProxy` as it is sent.

@@ -1,14 +1,16 @@
 //! The node's sandboxes in the words of the wire. Every field is named, so that a new one compiles only once its meaning
 //! on the wire is decided.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use node::lifecycle::Kept;
 use node::{Created, EgressLists, EgressProxy, EgressProxyTls, OnTimeout, Record, Seen, Standing, VolumeMount};
 use protocol::guest::ENVD_VERSION;
 use protocol::rest::{self, Lifecycle, ListedSandbox, Network, PauseMode, Sandbox, SandboxDetail, SandboxState};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+use super::network::{ALLOW_PLAINTEXT, INSPECT};
 
 /// Required by clients and used by none.
 const CLIENT_ID: &str = "sandbar";
@@ -61,10 +63,22 @@ fn mount(mount: &VolumeMount) -> rest::VolumeMount {
     rest::VolumeMount { name: mount.name.clone(), path: mount.path.clone() }
 }
 
-/// As it was sent. Secrets are named in it, not contained.
-fn rule((domain, headers): (String, BTreeMap<String, String>)) -> (String, Vec<Value>) {
-    let rules = if headers.is_empty() { Vec::new() } else { vec![json!({ "transform": { "headers": headers } })] };
-    (domain, rules)
+/// The rules as they were sent. Secrets are named in them, not contained.
+fn rules(lists: &EgressLists) -> BTreeMap<String, Vec<Value>> {
+    let domains: BTreeSet<&String> = lists.headers.keys().chain(&lists.inspect).collect();
+    let rule = |domain: &String| {
+        let mut rule = Map::new();
+        if let Some(headers) = lists.headers.get(domain).filter(|headers| !headers.is_empty()) {
+            rule.insert("transform".to_owned(), json!({ "headers": headers }));
+        }
+        for (field, domains) in [(ALLOW_PLAINTEXT, &lists.allow_plaintext), (INSPECT, &lists.inspect)] {
+            if domains.contains(domain) {
+                rule.insert(field.to_owned(), true.into());
+            }
+        }
+        (domain.clone(), Some(rule).filter(|rule| !rule.is_empty()).map(Value::Object).into_iter().collect())
+    };
+    domains.into_iter().map(rule).collect()
 }
 
 /// Without the password, and without certificates, as E2B does.
@@ -85,13 +99,15 @@ fn egress_proxy(proxy: &EgressProxy) -> Value {
 
 pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {
     let record: &Record = &seen.record;
-    let EgressLists { allow_out, deny_out, dns_servers, headers, proxy } = record.egress.lists().clone();
+    let rules = rules(record.egress.lists());
+    let EgressLists { allow_out, deny_out, dns_servers, headers: _, allow_plaintext: _, inspect: _, proxy } =
+        record.egress.lists().clone();
     let some = |list: Vec<String>| Some(list).filter(|list| !list.is_empty());
     let network = Network {
         allow_public_traffic: Some(record.traffic_token.is_none()),
         allow_out: some(allow_out),
         deny_out: some(deny_out),
-        rules: Some(headers.into_iter().map(rule).collect::<BTreeMap<_, _>>()).filter(|rules| !rules.is_empty()),
+        rules: Some(rules).filter(|rules| !rules.is_empty()),
         egress_proxy: proxy.as_ref().map(egress_proxy),
         dns_servers: some(dns_servers.iter().map(ToString::to_string).collect()),
         mask_request_host: record.ingress.mask_request_host.clone(),

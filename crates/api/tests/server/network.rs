@@ -88,6 +88,36 @@ fn rule(header: &str, value: &str) -> Value {
 }
 
 #[tokio::test]
+async fn fields_of_rules_beside_e2b_s_own_are_applied_and_given_back() {
+    let server = Server::start().await;
+    let transform = json!({ "headers": { "Authorization": "Bearer ${e2b.secrets.key}" } });
+    let asked = json!({
+        "plain.example": [{ "transform": transform, "allowPlaintext": true }],
+        "secret.example": [{ "transform": transform, "allowPlaintext": false }],
+        "read.example": [{ "inspect": true }],
+    });
+    let id = make(&server, json!({ "templateID": "base", "network": { "rules": asked } })).await;
+    let mut given = asked;
+    given["secret.example"] = json!([{ "transform": transform }]);
+    assert_eq!(network(&server, &id).await["rules"], given);
+    let headers = || Headers::new([("Authorization", "Bearer ${e2b.secrets.key}")]).expect("headers");
+    let expected = [
+        ("plain.example", headers().allow_plaintext(true)),
+        ("secret.example", headers()),
+        ("read.example", Headers::default()),
+    ];
+    let expected = expected.map(|(domain, headers)| (domain.parse().expect("a name"), headers));
+    let sandbox = id.parse().expect("an ID");
+    assert_eq!(server.engine.egress_of(&sandbox), Some(Rules::default().with_headers(expected)));
+    for field in ["allowPlaintext", "inspect"] {
+        let body = json!({ "rules": { "a.example": [{ field: "yes" }] } });
+        let answer = server.call(&format!("PUT /sandboxes/{id}/network"), &body.to_string()).await;
+        let message = format!("network.rules: 'a.example': {field} must be true or false");
+        assert!(answer.status == 400 && answer.text().contains(&message), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
 async fn an_update_replaces_everything() {
     let server = Server::start().await;
     let id = make(&server, json!({ "templateID": "base", "allow_internet_access": false })).await;

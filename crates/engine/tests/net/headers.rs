@@ -53,6 +53,12 @@ fn secret() -> Rules {
     ruled(Rules::default(), "Bearer ${e2b.secrets.key}")
 }
 
+/// As [`secret`], in plain HTTP as well.
+fn plain_secret() -> Rules {
+    let headers = Headers::new([("Authorization", "Bearer ${e2b.secrets.key}"), ("X-Plain", "yes")]).unwrap();
+    Rules::default().with_headers([("public.example".parse().unwrap(), headers.allow_plaintext(true))])
+}
+
 #[track_caller]
 fn carried(heard: &Heard, expected: &[Option<&str>]) {
     let heard = heard.lock().unwrap();
@@ -71,7 +77,7 @@ fn carried(heard: &Heard, expected: &[Option<&str>]) {
 fn plain_requests_get_their_headers_one_by_one() {
     let scene = Scene::new();
     let (target, heard) = http_server(&scene.world.internet, at(SERVER, 80));
-    let (sandbox, _) = scene.sandbox(secret());
+    let (sandbox, _) = scene.sandbox(plain_secret());
     sandbox.run(|| {
         ask("public.example.", RecordType::A);
         let mut stream = connect(target).unwrap();
@@ -180,19 +186,59 @@ fn a_secret_goes_to_nobody_but_the_verified_target() {
     let denied: Vec<String> = denied.collect();
     assert!(denied.iter().any(|reason| reason.contains("the name does not lead to this address")), "{denied:?}");
 
-    // A secret that is not there.
+    // Plain HTTP, unless the rule says so.
     let (target, heard) = http_server(internet, at(SERVER, 80));
+    let plain = || sandbox.run(|| ask_http(&mut connect(target).unwrap(), &get("public.example"))).unwrap();
+    let answer = plain();
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("allowPlaintext"), "{answer}");
+    assert!(!answer.contains(SECRET) && !format!("{:?}", sandbox.heard()).contains(SECRET));
+    carried(&heard, &[]);
+    sandbox.set_rules(plain_secret());
+    assert!(plain().ends_with("ok 0"));
+    carried(&heard, &[Some(EXPECTED)]);
+
+    // A secret that is not there.
+    let (target, heard) = https_server(internet, at(SERVER, 8443), &scene.outer);
     sandbox.set_rules(ruled(Rules::default(), "${e2b.secrets.gone}"));
-    let answer = sandbox.run(|| ask_http(&mut connect(target).unwrap(), &get("public.example"))).unwrap();
+    let missing = || ask_http(&mut tls(target, "public.example", &root).unwrap(), &get("public.example")).unwrap();
+    let answer = sandbox.run(missing);
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("the secret 'gone' does not exist"), "{answer}");
     carried(&heard, &[]);
+}
+
+#[test]
+fn what_is_inspected_is_held_against_the_names_inside_tls() {
+    let scene = Scene::new();
+    let (target, heard) = https_server(&scene.world.internet, at(SERVER, 443), &scene.outer);
+    let elsewhere: IpAddr = SERVER_V6.parse().unwrap();
+    let (other, _) = https_server(&scene.world.internet, at(elsewhere, 443), &scene.outer);
+    let by_name = || Rules::new(&["public.example", "v6.example"], &["0.0.0.0/0"], &[]).unwrap();
+    let outer = scene.outer.certificate_pem().to_owned();
+    let (sandbox, root) = scene.sandbox(by_name());
+    sandbox.run(|| {
+        ask("public.example.", RecordType::A);
+        ask("v6.example.", RecordType::AAAA);
+        let mut fronted = tls(target, "public.example", &outer).expect("the target's own certificate");
+        assert!(ask_http(&mut fronted, &get("shared.example")).is_ok(), "the control: only the server name is judged");
+    });
+    sandbox.set_rules(by_name().with_headers([("public.example".parse().unwrap(), Headers::default())]));
+    sandbox.run(|| {
+        let mut stream = tls(target, "public.example", &root).unwrap();
+        assert!(ask_http(&mut stream, &get("public.example")).unwrap().ends_with("ok 0"));
+        let answer = ask_http(&mut stream, &get("shared.example")).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
+        // The address of another allowed name is no way around it.
+        assert!(tls(other, "public.example", &outer).is_err() && tls(other, "public.example", &root).is_err());
+        assert!(tls(other, "v6.example", &outer).is_ok(), "the control: a name that is not inspected");
+    });
+    carried(&heard, &[Some("mine"), Some("mine")]);
 }
 
 #[test]
 fn a_name_that_nobody_asked_for_is_asked_for_when_its_rule_needs_it() {
     let scene = Scene::new();
     let (target, heard) = http_server(&scene.world.internet, at(SERVER, 80));
-    let (sandbox, _) = scene.sandbox(secret());
+    let (sandbox, _) = scene.sandbox(plain_secret());
     sandbox.run(|| ask_http(&mut connect(target).unwrap(), &get("public.example"))).unwrap();
     carried(&heard, &[Some(EXPECTED)]);
 }

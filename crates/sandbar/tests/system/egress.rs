@@ -86,7 +86,7 @@ fn requests_carry_secrets_that_never_are_inside() {
     let secret = server.call("POST", "/secrets", Some(json!({ "name": "key", "value": VALUE })));
     assert_eq!(secret.status, 201, "{}", secret.text());
     let headers = json!({ "Authorization": "Bearer ${e2b.secrets.key}" });
-    let rules = json!({ "registry.test": [{ "transform": { "headers": headers } }] });
+    let rules = json!({ "registry.test": [{ "transform": { "headers": headers }, "allowPlaintext": true }] });
     let sandbox = server.create_with(json!({ "templateID": "base", "network": { "rules": rules } }));
     for command in [&format!("{CURL} http://registry.test/"), &format!("{CURL} https://registry.test/"), PYTHON, NODE] {
         right(&sandbox, command);
