@@ -1,6 +1,6 @@
 //! The way out of a sandbox and the way in to its ports, driven with real sockets through real devices.
 //!
-//! Needs root, `unshare` and `nsenter` from util-linux, and `ip` from iproute2.
+//! Needs root, `unshare` and `nsenter` from util-linux, `ip` from iproute2, and Python.
 
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
@@ -9,6 +9,7 @@ mod headers;
 mod inward;
 mod lab;
 mod proxy;
+mod raw;
 mod reach;
 mod rules;
 mod tcp;
