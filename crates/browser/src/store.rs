@@ -157,7 +157,7 @@ impl ScreenshotStore {
         }
     }
 
-    /// Pictures as files under `directory`.
+    /// Pictures as files under `directory`. A stored one survives a power cut.
     pub fn disk(directory: &Path, served_at: Option<&str>) -> Result<Self, StoreError> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Directory {
             path: directory.to_owned(),
@@ -165,6 +165,7 @@ impl ScreenshotStore {
         };
         std::fs::create_dir_all(directory).map_err(|error| failed(error.into()))?;
         let objects = LocalFileSystem::new_with_prefix(directory).map_err(|error| failed(error.into()))?;
+        let objects = objects.with_fsync(true);
         let links = match served_at {
             Some(address) => prefix(address)?,
             None => {

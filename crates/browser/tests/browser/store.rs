@@ -44,6 +44,28 @@ async fn pictures_on_disk_have_local_addresses_or_the_cdns() {
 }
 
 #[tokio::test]
+async fn power_cut_and_full_disk_leave_whole_pictures() {
+    let mut disk = testing::Disk::new(64 << 20);
+    let directory = disk.path().join("media");
+    let put = async |viewport: &str, webp: Bytes| {
+        let store = ScreenshotStore::disk(&directory, None).expect("a store");
+        store.put("job", &agent(), viewport, webp).await
+    };
+    let file = |viewport: &str| directory.join(format!("screenshots/job/agent/20261116T000937062Z_{viewport}.webp"));
+    put("mobile", PICTURE).await.expect("it is stored");
+    let cut = disk.cut();
+    // Larger than the disk.
+    let refused = put("desktop", Bytes::from(vec![7; 80 << 20])).await;
+    assert!(matches!(refused, Err(StoreError::Put { .. })), "{refused:?}");
+    assert!(!file("desktop").exists(), "no part of a picture is one");
+    let count = std::fs::read_dir(file("desktop").parent().expect("a directory")).expect("readable").count();
+    assert_eq!(count, 1, "nothing is left of the one that was refused");
+    put("tablet", PICTURE).await.expect("there is space again");
+    disk.restore(cut);
+    assert_eq!(std::fs::read(file("mobile")).expect("it is there"), PICTURE);
+}
+
+#[tokio::test]
 async fn pictures_in_a_bucket_have_signed_addresses_or_the_cdns() {
     let server = S3Server::shared();
     let config = |cdn: Option<&str>| StoreConfig {
