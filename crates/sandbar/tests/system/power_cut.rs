@@ -4,13 +4,20 @@
 //!
 //! Takes root, loop devices, ext4 and btrfs.
 
+use crate::agent::{bash, next};
 use crate::support::{Program, Sandbox, Server, eventually, repeats};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::BufReader;
 use std::path::Path;
+use std::process::Stdio;
+use std::rc::Rc;
 use std::time::Duration;
 use testing::{Disk, PowerCut};
 
 const DISK_BYTES: u64 = 6 << 30;
+/// What docs/durability.md promises for writes that were not synced.
+const UNSYNCED_LIMIT: Duration = Duration::from_secs(30);
 
 /// Looks for what was acknowledged, through the server that was started after the power cut.
 type Check = Box<dyn Fn(&Server)>;
@@ -114,11 +121,36 @@ impl Volume {
     }
 }
 
+/// The keys and certificates of the server's authorities, by their paths.
+fn authorities(server: &Server) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for directory in std::fs::read_dir(server.file("authority")).expect("authorities").flatten() {
+        for name in ["key.pem", "certificate.pem"] {
+            let path = directory.path().join(name);
+            let content = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            found.insert(path.display().to_string(), content);
+        }
+    }
+    found
+}
+
 #[test]
 fn power_cut_takes_nothing_of_sandboxes_and_templates() {
     let mut machine = Machine::start(&["--no-studio"]);
-    let key = machine.server.key.clone();
-    machine.acknowledge("the API key", move |server| assert_eq!(server.key, key));
+    let (key, signed) = (machine.server.key.clone(), authorities(&machine.server));
+    assert!(!signed.is_empty());
+    machine.acknowledge("the API key and the authorities", move |server| {
+        assert_eq!(server.key, key);
+        assert_eq!(authorities(server), signed);
+    });
+    let made = machine.server.call("POST", "/secrets", Some(json!({ "name": "key", "value": "hidden" })));
+    assert_eq!(made.status, 201, "{}", made.text());
+    let sealing = std::fs::read(machine.server.file("secrets.key")).expect("the key of the secrets");
+    machine.acknowledge("a secret", move |server| {
+        let found = server.call("GET", "/secrets/key", None);
+        assert_eq!(found.status, 200, "{}", found.text());
+        assert_eq!(std::fs::read(server.file("secrets.key")).expect("the key of the secrets"), sealing);
+    });
 
     for round in 0..repeats(1, 10) {
         let running = machine.server.create();
@@ -148,6 +180,12 @@ fn power_cut_takes_nothing_of_sandboxes_and_templates() {
             move |server| assert_eq!(content_of(&resumed(server, &stopped), "/home/user/file"), "stopped")
         });
 
+        running.must("user", "echo synced >synced; sync synced");
+        machine.acknowledge(format!("{round}: a file that was synced inside"), {
+            let running = running.clone();
+            move |server| assert_eq!(content_of(&resumed(server, &running), "/home/user/synced"), "synced\n")
+        });
+
         assert_eq!(running.write("/home/user/file", b"kept").status, 200);
         let reply = machine.server.call("POST", &format!("/sandboxes/{}/snapshots", running.id), Some(json!({})));
         assert_eq!(reply.status, 201, "{}", reply.text());
@@ -157,8 +195,15 @@ fn power_cut_takes_nothing_of_sandboxes_and_templates() {
             assert_eq!(content_of(&copy, "/home/user/file"), "kept");
         });
 
-        let copy = machine.server.call("POST", &format!("/sandboxes/{}/fork", stopped.id), Some(json!({})));
-        assert!(copy.status < 300, "{} {}", copy.status, copy.text());
+        assert_eq!(running.write("/home/user/file", b"of the fork").status, 200);
+        let forked = machine.server.call("POST", &format!("/sandboxes/{}/fork", running.id), Some(json!({})));
+        assert_eq!(forked.status, 201, "{}", forked.text());
+        let made = forked.json()[0]["sandbox"].clone();
+        let text = |key: &str| made[key].as_str().unwrap_or_else(|| panic!("{key} in {made}")).to_owned();
+        let copy = Sandbox::new(&machine.server.address, text("sandboxID"), text("envdAccessToken"));
+        machine.acknowledge(format!("{round}: fork"), move |server| {
+            assert_eq!(content_of(&resumed(server, &copy), "/home/user/file"), "of the fork");
+        });
 
         let context = tempfile::tempdir().expect("a directory");
         let dockerfile = "FROM e2bdev/base\nCOPY file /file\nRUN echo built >/built\n";
@@ -178,16 +223,17 @@ fn power_cut_takes_nothing_of_sandboxes_and_templates() {
 fn power_cut_takes_nothing_of_volumes() {
     let mut machine = Machine::start(&["--no-studio"]);
     for round in 0..repeats(1, 20) {
-        let volume = std::rc::Rc::new(Volume::create(&machine.server, &format!("volume-{round}")));
+        let name = format!("volume-{round}");
+        let volume = Rc::new(Volume::create(&machine.server, &name));
         let acknowledge = |machine: &mut Machine, what: &str, path: &'static str, content: Option<&'static str>| {
-            let volume = std::rc::Rc::clone(&volume);
+            let volume = Rc::clone(&volume);
             machine.acknowledge(format!("{round}: {what}"), move |server| volume.expect(server, path, content));
         };
         volume.put(&machine.server, "/deep/er/file", "one");
         acknowledge(&mut machine, "volume create and write", "/deep/er/file", Some("one"));
         volume.put(&machine.server, "/second", "111");
         machine.acknowledge(format!("{round}: write"), {
-            let volume = std::rc::Rc::clone(&volume);
+            let volume = Rc::clone(&volume);
             move |server| {
                 let (status, text) = volume.call(server, "GET", "file?path=/second", b"");
                 assert!(status == 200 && (text == "111" || text == "222"), "{status} {text}");
@@ -198,14 +244,44 @@ fn power_cut_takes_nothing_of_volumes() {
         let (status, text) = volume.call(&machine.server, "POST", "dir?path=/made/below&force=true", b"");
         assert_eq!(status, 201, "{text}");
         machine.acknowledge(format!("{round}: directory"), {
-            let volume = std::rc::Rc::clone(&volume);
+            let volume = Rc::clone(&volume);
             move |server| assert_eq!(volume.call(server, "GET", "path?path=/made/below", b"").0, 200)
         });
         volume.put(&machine.server, "/third", "3");
         let (status, text) = volume.call(&machine.server, "DELETE", "path?path=/third", b"");
         assert_eq!(status, 204, "{text}");
         acknowledge(&mut machine, "removal", "/third", None);
+
+        let mounts = json!([{ "name": name, "path": "/data" }]);
+        let sandbox = machine.server.create_with(json!({ "templateID": "base", "volumeMounts": mounts }));
+        sandbox.must("user", "echo inside >/data/inside; sync /data/inside");
+        acknowledge(&mut machine, "write inside that was synced", "/inside", Some("inside\n"));
+
+        // A kill takes nothing that a sandbox has written, synced or not.
+        sandbox.must("user", "echo unsynced >/data/unsynced");
+        machine.server.kill_9();
+        machine.server.start_again();
+        volume.expect(&machine.server, "/unsynced", Some("unsynced\n"));
     }
+    machine.check();
+}
+
+#[test]
+fn power_cut_takes_no_write_of_more_than_30_seconds_ago() {
+    let mut machine = Machine::start(&["--no-studio"]);
+    let volume = Volume::create(&machine.server, "shared");
+    let mounts = json!([{ "name": "shared", "path": "/data" }]);
+    let sandbox = machine.server.create_with(json!({ "templateID": "base", "volumeMounts": mounts }));
+    // One that writes all the time keeps no earlier write from the disk.
+    let mut writer = sandbox.start_as("user", "while :; do date >>log; sleep 0.2; done");
+    writer.pid();
+    sandbox.must("user", "head -c 5M /dev/urandom >big; sha256sum big >sum; echo old >/data/old");
+    // The promise is about time: nothing happens that could be waited for.
+    std::thread::sleep(UNSYNCED_LIMIT);
+    machine.acknowledge("writes that were not synced", move |server| {
+        resumed(server, &sandbox).must("user", "sha256sum --check --quiet sum");
+        volume.expect(server, "/old", Some("old\n"));
+    });
     machine.check();
 }
 
@@ -241,8 +317,47 @@ fn power_cut_takes_nothing_of_workspaces() {
 }
 
 #[test]
+fn power_cut_takes_no_event_of_a_run() {
+    let mut machine = Machine::start(&["--no-studio"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = directory.path().join("script.json");
+    let turns = json!([bash("echo one >>count"), bash("echo two >>count; echo done"), { "text": "Done." }]);
+    std::fs::write(&script, json!({ "turns": turns }).to_string()).expect("our own directory");
+    let model = format!("scripted:{}", script.display());
+    let arguments = ["--goal", "Count", "--workspace", "shop", "--model", &model, "--json-events"];
+    let mut run = machine.program("run").command(&arguments).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = BufReader::new(run.stdout.take().expect("it is piped"));
+    let started = next(&mut output, "run_started").expect("it starts");
+    let id = started["run_id"].as_str().expect("an id").to_owned();
+
+    // The event was printed: the journal has it, and the run goes on from there.
+    let call = next(&mut output, "tool_call_finished").expect("the first call ends")["seq"].clone();
+    let runs = Rc::new(machine.program("runs"));
+    machine.acknowledge("an event of a run", {
+        let (id, runs) = (id.clone(), Rc::clone(&runs));
+        move |_| {
+            let shown = runs.json(&["show", &id]);
+            let events = shown["events"].as_array().expect("events");
+            assert!(events.iter().any(|event| event["seq"] == call), "{call} is missing in {shown}");
+            if shown["state"] != "finished" {
+                runs.must(&["resume", &id, "--json-events"]);
+                assert_eq!(runs.json(&["show", &id])["stop_reason"], "completed");
+            }
+        }
+    });
+    next(&mut output, "run_finished").expect("it ends");
+    machine.acknowledge("the end of a run", move |_| {
+        let shown = runs.json(&["show", &id]);
+        assert_eq!((&shown["state"], &shown["stop_reason"]), (&json!("finished"), &json!("completed")), "{shown}");
+    });
+    assert!(run.wait().expect("it ends").success());
+    machine.check();
+}
+
+#[test]
 fn power_cut_takes_no_acknowledged_job() {
-    let mut machine = Machine::start(&[]);
+    // Nothing is built: what the records have is known exactly.
+    let mut machine = Machine::start(&["--builds", "0"]);
     let token = std::fs::read_to_string(machine.server.file("studio/token")).expect("the first user's token");
     for round in 0..repeats(1, 10) {
         let call = {
@@ -254,18 +369,38 @@ fn power_cut_takes_no_acknowledged_job() {
                     .expect("an answer")
             }
         };
-        let body = json!({ "name": format!("round-{round}"), "goal": "a page" }).to_string();
+        let credits = |reply: crate::support::http::Reply| reply.json()["credits"].as_i64().expect("a number");
+        let left = credits(call(&machine.server, "GET", "/api/me", "")) - 1;
+        let body = json!({ "name": format!("round-{round}"), "goal": "a page", "model": "scripted:demo" }).to_string();
         let reply = call(&machine.server, "POST", "/api/generation", &body);
         assert_eq!(reply.status, 202, "{}", reply.text());
         let job: Value = reply.json();
         let id = job["job_id"].as_str().unwrap_or_else(|| panic!("job_id in {job}")).to_owned();
-        machine.acknowledge(format!("{round}: job"), move |server| {
+        let token = token.clone();
+        machine.acknowledge(format!("{round}: job, credits, timeline"), move |server| {
             let reply = eventually("the studio answers", Duration::from_secs(20), || {
                 let reply = call(server, "GET", &format!("/api/generation/{id}/status"), "");
                 (reply.status < 500).then_some(reply)
             });
             assert_eq!(reply.status, 200, "{}", reply.text());
+            let now = credits(call(server, "GET", "/api/me", ""));
+            assert!(now <= left, "{now} credits; {left} were left once the job was taken in");
+            let timeline = timeline_until(server, &token, &id, "credit");
+            assert!(timeline.contains(&format!("\"balance\":{left}")), "{timeline}");
         });
     }
     machine.check();
+}
+
+/// Reads a job's timeline until it has an event of this type; all of it until then.
+fn timeline_until(server: &Server, token: &str, job: &str, kind: &str) -> String {
+    let bearer = format!("Bearer {}", token.trim());
+    let (path, headers) = (format!("/api/jobs/{job}/events"), [("Authorization", bearer.as_str())]);
+    let stream = crate::support::http::start(&server.address, "GET", &path, &headers, b"");
+    let (mut stream, mut text) = (stream.expect("an answer"), String::new());
+    while !text.lines().any(|line| line.starts_with("data:") && line.contains(&format!("\"type\":\"{kind}\""))) {
+        let piece = stream.next().unwrap_or_else(|error| panic!("no event {kind} ({error}) in {text}"));
+        text.push_str(&String::from_utf8_lossy(&piece.unwrap_or_else(|| panic!("no event {kind} in {text}"))));
+    }
+    text
 }
