@@ -152,6 +152,12 @@ async fn a_workspace_is_worked_in_and_given_back() {
     let workspace = program("workspace");
     workspace.must(&["create", "shop", "--env", "TOKEN=hushhush12345"]);
     let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
+    let known = client.inner.peer_info().and_then(|server| server.instructions.clone()).unwrap_or_default();
+    let limits = workspace.json(&["show", "shop"])["limits"].clone();
+    let (_, told) = known.split_once("Limits of its provider: ").unwrap_or_else(|| panic!("no limits in {known}"));
+    for limit in ["ephemeral", "paused"] {
+        assert!(limits[limit].as_str().is_some_and(|limit| told.contains(limit)), "{limit} of {limits} in {told}");
+    }
     let said = client.bash("pwd; echo $TOKEN; echo kept >file").await;
     assert!(said.starts_with("/home/user/project\n") && !said.contains("hushhush12345"), "{said}");
     let refused = workspace.fails(1, &["snapshot", "shop", "--wait", "0"]);

@@ -33,6 +33,32 @@ async fn a_bucket_keeps_the_promises() {
     assert!(!format!("{refused:?} {stranger:?}").contains("wrong"), "secrets are not shown: {refused:?} {stranger:?}");
 }
 
+/// What the S3 server says of objects to another client.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_in_a_bucket_have_their_content_types() {
+    use object_store::{Attribute, ObjectStoreExt as _, aws::AmazonS3Builder};
+    let server = S3Server::shared();
+    let objects = s3_objects(&server, "types", S3Server::SECRET);
+    let builder = AmazonS3Builder::new().with_bucket_name(S3Server::BUCKET).with_region(S3Server::REGION);
+    let builder = builder.with_access_key_id(S3Server::KEY_ID).with_secret_access_key(S3Server::SECRET);
+    let other = builder.with_endpoint(server.endpoint()).with_allow_http(true).build().expect("a client");
+    let type_of = async |name: &str| {
+        let found = other.get(&Key::from(format!("types/{name}"))).await.expect("it is there");
+        found.attributes.get(&Attribute::ContentType).map(|kind| kind.as_ref().to_owned()).unwrap_or_default()
+    };
+    for (name, expected) in [("a.tar.gz", "application/gzip"), ("a.manifest.json", "application/json")] {
+        objects.put(&Key::from(name), Bytes::from_static(b"content")).await.expect("stored");
+        assert_eq!(type_of(name).await, expected);
+    }
+    // In parts, as archives are sent.
+    let mut upload = objects.upload(Key::from("b.tar.gz"));
+    for _ in 0..12 {
+        upload.push(&[7; 1 << 20]).await.expect("taken");
+    }
+    upload.finish().await.expect("stored");
+    assert_eq!(type_of("b.tar.gz").await, "application/gzip");
+}
+
 /// A directory on a disk of its own with this much room. Takes root.
 fn mounted(bytes: &str) -> (tempfile::TempDir, impl Drop) {
     struct Unmount(std::path::PathBuf);
