@@ -145,18 +145,15 @@ async fn the_trash_is_emptied_after_its_days_and_not_before() {
 #[tokio::test]
 async fn a_new_database_beside_used_files_is_refused() {
     let lab = Lab::new();
-    let data = tempfile::tempdir().expect("a directory");
-    let open = |on_missing| open_at(&lab, data.path(), on_missing);
-    let node = open(OnMissing::Refuse).await.expect("an empty directory is no reason to refuse");
+    // The files are in memory, so that a directory without the database is another one. Connections
+    // that were dropped close later, and would remove files of a database that took the name.
+    let (old, data) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let node = open_at(&lab, old.path(), OnMissing::Refuse).await.expect("an empty directory is no reason to refuse");
     let id = paused(&node, Kept::Files).await;
     node.close(Closing::Keep).await.expect("it closes");
     drop(node);
-    let (database, aside) = (data.path().join("node.sqlite"), data.path().join("aside"));
-    std::fs::create_dir(&aside).expect("a directory");
-    for name in ["node.sqlite", "node.sqlite-wal", "node.sqlite-shm"] {
-        // The last two are there only while a server has it open.
-        let _ = std::fs::rename(data.path().join(name), aside.join(name));
-    }
+    let open = |on_missing| open_at(&lab, data.path(), on_missing);
+    let database = data.path().join("node.sqlite");
     for content in [None, Some("")] {
         content.into_iter().for_each(|text| std::fs::write(&database, text).expect("written"));
         for _ in 0..2 {
@@ -174,14 +171,8 @@ async fn a_new_database_beside_used_files_is_refused() {
     drop(node);
 
     // The old database again: it names the same sandbox, and nothing is in doubt.
-    for name in ["node.sqlite-wal", "node.sqlite-shm"] {
-        let _ = std::fs::remove_file(data.path().join(name));
-    }
-    for name in ["node.sqlite", "node.sqlite-wal", "node.sqlite-shm"] {
-        let _ = std::fs::rename(aside.join(name), data.path().join(name));
-    }
-    assert_eq!(Node::count_recorded_files(data.path()).await.expect("a number"), 1);
-    let node = open(OnMissing::Refuse).await.expect("it opens");
+    assert_eq!(Node::count_recorded_files(old.path()).await.expect("a number"), 1);
+    let node = open_at(&lab, old.path(), OnMissing::Refuse).await.expect("it opens");
     node.connect(&id, 60 * SECOND, Kept::Memory).await.expect("it resumes");
     assert!(node.recoverable().await.expect("a list").is_empty());
 }
