@@ -64,6 +64,12 @@ pub enum EventKind {
         commit: String,
         message: Option<String>,
     },
+    /// The declared server does not answer yet, and is waited for.
+    DevServerAwaited {
+        command: String,
+        port: u16,
+        within: Duration,
+    },
     /// The declared server answers.
     DevServerReady {
         sandbox: String,

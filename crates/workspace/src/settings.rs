@@ -45,6 +45,8 @@ pub struct Settings {
     /// Work that was touched is saved when the newest snapshot is older than this: at most so much is lost with a sandbox. Zero
     /// saves at pauses, commits and changes of sandbox only.
     pub save_interval: Duration,
+    /// How long a resumed or restored workspace waits for its dev server. One that takes longer is left running.
+    pub service_timeout: Duration,
     /// How long it may take to look for a commit.
     pub commit_patience: Duration,
     pub snapshot: SnapshotOptions,
@@ -70,6 +72,7 @@ impl Default for Settings {
             budget_look: MINUTE,
             first_snapshot_for: 10 * MINUTE,
             save_interval: 10 * MINUTE,
+            service_timeout: Duration::from_secs(20),
             commit_patience: Duration::from_secs(10),
             snapshot: SnapshotOptions::default(),
         }

@@ -137,6 +137,11 @@ pub(crate) fn printable(text: &str) -> String {
     })
 }
 
+/// The same for a text of several lines, which stay lines.
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+}
+
 /// `12s`, `5m 3s`, `2h 5m`, `3d 4h`: two units say enough.
 pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -208,6 +213,7 @@ mod tests {
         assert_eq!(printable("plain ü"), "plain ü");
         assert_eq!(printable("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
         assert_eq!(printable("\u{9b}31m"), "\\u{9b}31m");
+        assert_eq!(printable_lines("one\r\n\x1btwo\n"), "one\n\\u{1b}two");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::Session;
 use crate::sandbox::run::{Run, end_left};
-use crate::sandbox::show::printable;
+use crate::sandbox::show::{printable, printable_lines};
 use clap::Args;
 use std::process::ExitCode;
 use tokio::task::JoinSet;
@@ -47,7 +47,7 @@ impl Exec {
         let pass = workspace.enter().await?;
         session.house.progress().hide();
         for notice in pass.notices() {
-            eprintln!("sandbar: {}", printable(&notice));
+            eprintln!("sandbar: {}", printable_lines(&notice));
         }
         let mark = format!("{MARK}{}", Uuid::new_v4().simple());
         let mut helpers = JoinSet::new();

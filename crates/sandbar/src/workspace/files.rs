@@ -4,7 +4,7 @@
 use super::Session;
 use crate::sandbox::cp::{self, Direction};
 use crate::sandbox::look;
-use crate::sandbox::show::printable;
+use crate::sandbox::show::printable_lines;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::json;
@@ -20,7 +20,7 @@ async fn enter(session: &Session, name: &WorkspaceName) -> anyhow::Result<Pass> 
     let pass = session.house.enter(name).await?.enter().await?;
     session.house.progress().hide();
     for notice in pass.notices() {
-        eprintln!("sandbar: {}", printable(&notice));
+        eprintln!("sandbar: {}", printable_lines(&notice));
     }
     Ok(pass)
 }

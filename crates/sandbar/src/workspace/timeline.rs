@@ -2,7 +2,7 @@
 
 use super::photographs::Wanted;
 use super::progress::Progress;
-use crate::sandbox::show::{printable, span};
+use crate::sandbox::show::{printable, printable_lines, span};
 use async_trait::async_trait;
 use browser::store::Occasion;
 use std::sync::{Mutex, PoisonError};
@@ -78,7 +78,7 @@ impl Observer for Timeline {
             *self.dev_server.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
         }
         match describe(&event.workspace, &event.kind) {
-            Told::Worry(line) => self.progress.tell(&printable(&line)),
+            Told::Worry(text) => self.progress.tell(&printable_lines(&text)),
             Told::Step(line) => self.progress.doing(printable(&line)),
             Told::Nothing => {}
         }
@@ -111,6 +111,10 @@ fn describe(name: &WorkspaceName, kind: &EventKind) -> Told {
         EventKind::SnapshotSaved { files, .. } => Told::Step(format!("snapshot of {files} files saved")),
         EventKind::SnapshotUnchanged { stamp } => Told::Step(format!("nothing has changed since snapshot {stamp}")),
         EventKind::SnapshotFailed { reason } => Told::Worry(format!("no snapshot was saved: {reason}")),
+        EventKind::DevServerAwaited { command, port, within } => Told::Worry(format!(
+            "waiting up to {} for the dev server `{command}` to answer on port {port}",
+            span(*within)
+        )),
         EventKind::DevServerReady { port, .. } => Told::Step(format!("the dev server answers on port {port}")),
         EventKind::DevServerFailed { reason } => Told::Worry(format!("the dev server does not run: {reason}")),
         EventKind::Rotated { sandbox, took, .. } => Told::Step(format!("in sandbox {sandbox} after {}", span(*took))),

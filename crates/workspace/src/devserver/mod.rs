@@ -87,7 +87,10 @@ pub enum DevServerError {
     )]
     Died { command: String, port: u16, code: i32, log: String },
     /// It runs and does not answer; it was left running.
-    #[error("the dev server `{command}` did not answer on port {port} within {after:?}{}", shell::after_colon(log))]
+    #[error(
+        "the dev server `{command}` did not answer on port {port} within {after:?} and was left running{}",
+        shell::after_colon(log)
+    )]
     NotReady { command: String, port: u16, after: Duration, log: String },
     /// What ran before could not be ended.
     #[error("the dev server that ran before could not be ended: {message}")]

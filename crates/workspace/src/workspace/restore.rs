@@ -116,8 +116,10 @@ impl Core {
         }
         let restored = self.house.snapshots.restore(sandbox, &self.project, which).await?;
         self.unsaved.store(false, Ordering::Release);
-        let ((), mark) =
-            tokio::join!(self.start_services(sandbox, Start::AfterRestore), self.write_mark(sandbox, restored.stamp));
+        let ((), mark) = tokio::join!(
+            self.start_services_again(sandbox, Start::AfterRestore),
+            self.write_mark(sandbox, restored.stamp)
+        );
         let head = self.head(sandbox).await;
         self.update(turn, |_, details| {
             details.head = head.or(details.head.take());

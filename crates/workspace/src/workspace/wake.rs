@@ -24,7 +24,7 @@ use super::handover::{Succession, Why};
 use super::keeper::SLACK;
 use crate::chain::chain;
 use crate::clock::later;
-use crate::devserver::{self, Start};
+use crate::devserver::{self, Patience, Start};
 use crate::events::EventKind;
 use crate::faults::{Point, reach};
 use crate::ledger::Verdict;
@@ -216,7 +216,7 @@ impl Core {
             None => None,
         };
         let how = if back.is_some() { Start::AfterRestore } else { Start::Plain };
-        self.start_services(&sandbox, how).await;
+        self.start_services_again(&sandbox, how).await;
         self.attach(sandbox, lifetime);
         self.let_live(turn, place).await;
         info!(workspace = %self.name, sandbox = %place, took = ?started.elapsed(), "resumed");
@@ -241,10 +241,31 @@ impl Core {
         }
     }
 
+    /// As [`Core::start_services`], for a command that waits for it and may need no server.
+    pub(super) async fn start_services_again(&self, sandbox: &Sandbox, how: Start) {
+        let patience = Patience { ready: self.settings().service_timeout, ..Patience::default() };
+        self.start_services_within(sandbox, how, patience).await;
+    }
+
     /// Starts what is declared to run. What does not start is told to whoever works here, and stops nobody.
     pub(super) async fn start_services(&self, sandbox: &Sandbox, how: Start) {
+        self.start_services_within(sandbox, how, Patience::default()).await;
+    }
+
+    async fn start_services_within(&self, sandbox: &Sandbox, how: Start, patience: Patience) {
         let Some(server) = self.dev_server() else { return };
-        match devserver::start(sandbox, &server, how).await {
+        let mut start = std::pin::pin!(devserver::start_within(sandbox, &server, how, patience));
+        let started = match tokio::time::timeout(patience.ready / 4, &mut start).await {
+            Ok(started) => started,
+            Err(_) => {
+                let (command, port) = (self.hidden(&server.command), server.port);
+                let installs = how == Start::AfterRestore && server.install_command.is_some();
+                let within = patience.ready + if installs { patience.install } else { Duration::ZERO };
+                self.tell(EventKind::DevServerAwaited { command, port, within }).await;
+                start.await
+            }
+        };
+        match started {
             Ok(ready) => {
                 let url = sandbox.url(ready.port);
                 self.tell(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;

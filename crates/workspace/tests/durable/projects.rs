@@ -2,13 +2,15 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 use sandbar_workspace::devserver::DevServer;
-use sandbar_workspace::events::EventKind;
+use sandbar_workspace::events::{EventKind, Observer};
 use sandbar_workspace::setup::{Repo, Setup};
-use sandbar_workspace::{MoveOptions, Workspace, WorkspaceError};
+use sandbar_workspace::{MoveOptions, Settings, Workspace, WorkspaceError};
 
-use crate::support::{World, name, setup, told};
+use crate::support::{World, name, settings, setup, told};
 
 const PORT: u16 = 4321;
 
@@ -105,6 +107,34 @@ async fn a_project_is_served_wherever_its_workspace_goes() {
 
 fn name_of(provider: &str) -> sandbar_workspace::ProviderName {
     provider.parse().expect("a name")
+}
+
+/// A command that needs no server must not wait for a dead one for long, nor in silence.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_answer_delays_a_resume_briefly_and_audibly() {
+    const TIMEOUT: Duration = Duration::from_secs(4);
+    let world = World::new();
+    let settings = Settings { service_timeout: TIMEOUT, ..settings() };
+    let workspaces = world.place().workspaces(settings, Arc::clone(&world.events) as Arc<dyn Observer>).await;
+    let serve = "if [ -e hang ]; then sleep 1000; else exec python3 -m http.server 8123; fi";
+    let setup = Setup { dev_server: Some(DevServer::new(serve, 8123)), ..setup() };
+    let workspace = workspaces.create(&name("slow"), setup).await.expect("it is set up").workspace;
+    workspace.write_file("project/hang", "").await.expect("written");
+    workspace.pause().await.expect("paused");
+    workspace.resume().await.expect("resumed");
+    let events = world.events.events();
+    let awaited = events.iter().find_map(|event| match event {
+        EventKind::DevServerAwaited { command, port, within } => Some((command.as_str(), *port, *within)),
+        _ => None,
+    });
+    assert_eq!(awaited, Some((serve, 8123, TIMEOUT)), "{events:?}");
+    let failed = events.iter().find_map(|event| match event {
+        EventKind::DevServerFailed { reason } => Some(reason.as_str()),
+        _ => None,
+    });
+    assert!(failed.is_some_and(|reason| reason.contains("within 4s and was left running")), "{events:?}");
+    assert_eq!(said(&workspace, "pgrep -fxc 'sleep 1000'").await, "1");
+    workspace.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
