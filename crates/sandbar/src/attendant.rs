@@ -7,13 +7,19 @@
 //! Invariant: a workspace of this machine's provider is attended only by the server that has its
 //! sandbox. Another server of the same user, with another data directory, has the same records,
 //! would not find the sandbox and take it for lost.
+//!
+//! The workspaces of the studio's jobs are kept by its worker; here only the sandboxes are swept
+//! that none of its records names.
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::workspace::house::{Due, House};
+use database::Unwritable;
+use jiff::Timestamp;
 use node::Node;
 use sdk::SandboxId;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
@@ -27,11 +33,38 @@ const ROUND: Duration = Duration::from_secs(5);
 /// Between two looks for sandboxes that no record names.
 const SWEEP: Duration = Duration::from_secs(300);
 /// Between two tries to open them.
-const OPEN_AGAIN: Duration = Duration::from_secs(30);
+const OPEN_AGAIN: Duration = Duration::from_secs(10);
 /// Replaced at the same time: each makes a sandbox and moves all files.
 const AT_ONCE: usize = 4;
 /// For what is under way when the server stops. What is broken off then, the next one puts right.
 const LAST_WORK: Duration = Duration::from_secs(20);
+
+/// The records of workspaces as this server has them, for `/ready`.
+#[derive(Clone, Default)]
+pub(crate) struct RecordsState(Arc<Mutex<State>>);
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Opening,
+    Unusable(Unwritable),
+    Open(Workspaces),
+}
+
+impl RecordsState {
+    fn set(&self, state: State) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    /// Why workspaces cannot be changed, while they cannot. Does no I/O.
+    pub(crate) fn fault(&self) -> Option<Unwritable> {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Opening => None,
+            State::Unusable(fault) => Some(fault.clone()),
+            State::Open(workspaces) => workspaces.fault(),
+        }
+    }
+}
 
 /// The task that looks after workspaces. [`Attendant::stop`] ends it.
 pub(crate) struct Attendant {
@@ -40,10 +73,26 @@ pub(crate) struct Attendant {
 }
 
 impl Attendant {
-    /// `ourselves` is the server that has `node`. Whatever fails here is logged, and the server goes on.
-    pub(crate) fn start(config: Config, ourselves: LocalEndpoint, node: Arc<Node>) -> Self {
+    /// `ourselves` is the server that has `node`, and `studio` the workspaces of its jobs. Whatever
+    /// fails here is logged, and the server goes on.
+    pub(crate) fn start(
+        config: Config,
+        ourselves: LocalEndpoint,
+        node: Arc<Node>,
+        studio: Option<Workspaces>,
+        state: RecordsState,
+    ) -> Self {
         let stop = CancellationToken::new();
-        let task = tokio::spawn(attend(config, ourselves, node, stop.clone()));
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move {
+            let sweeping = async {
+                if let Some(studio) = studio {
+                    let _ = stopped.run_until_cancelled(sweep_regularly(studio, Arc::clone(&node))).await;
+                }
+            };
+            let attending = attend(config, ourselves, Arc::clone(&node), state, stopped.clone());
+            tokio::join!(sweeping, attending);
+        });
         Self { task, stop }
     }
 
@@ -57,8 +106,15 @@ impl Attendant {
     }
 }
 
-async fn attend(config: Config, ourselves: LocalEndpoint, node: Arc<Node>, stop: CancellationToken) {
-    let Some((house, local)) = stop.run_until_cancelled(open(&config, &ourselves)).await else { return };
+async fn attend(
+    config: Config,
+    ourselves: LocalEndpoint,
+    node: Arc<Node>,
+    state: RecordsState,
+    stop: CancellationToken,
+) {
+    let Some((house, local)) = stop.run_until_cancelled(open(&config, &ourselves, &state)).await else { return };
+    state.set(State::Open(house.workspaces().clone()));
     // A sandbox that takes another's place shows what that one showed: nobody needs a picture of it every hour.
     house.leave_pictures();
     let mut rounds = Rounds {
@@ -91,6 +147,15 @@ async fn attend(config: Config, ourselves: LocalEndpoint, node: Arc<Node>, stop:
     house.close(Due::LeftOut).await;
 }
 
+/// [`sweep`]s until it is dropped. What was under way is found again by the next one.
+async fn sweep_regularly(workspaces: Workspaces, node: Arc<Node>) {
+    let mut sweeps = tokio::time::interval(SWEEP);
+    loop {
+        sweeps.tick().await;
+        sweep(workspaces.clone(), Arc::clone(&node)).await;
+    }
+}
+
 /// Pauses, and a day later ends, the sandboxes of creations that no process waited for to the end.
 /// Of this machine's sandboxes only those of this server: another server of the same user has the
 /// same records.
@@ -102,7 +167,7 @@ async fn sweep(workspaces: Workspaces, node: Arc<Node>) {
 }
 
 /// The records, as soon as they can be used, and which providers are this machine.
-async fn open(config: &Config, ourselves: &LocalEndpoint) -> (House, HashSet<ProviderName>) {
+async fn open(config: &Config, ourselves: &LocalEndpoint, state: &RecordsState) -> (House, HashSet<ProviderName>) {
     let mut told = None;
     loop {
         let opened =
@@ -113,6 +178,8 @@ async fn open(config: &Config, ourselves: &LocalEndpoint) -> (House, HashSet<Pro
         };
         if told.as_ref() != Some(&error) {
             warn!(error, "workspaces are not looked after: their records cannot be opened");
+            let path = config::workspaces_directory().unwrap_or_else(|_| PathBuf::from(config::WORKSPACES));
+            state.set(State::Unusable(Unwritable { path, cause: error.clone(), since: Timestamp::now() }));
             told = Some(error);
         }
         tokio::time::sleep(OPEN_AGAIN).await;

@@ -1,6 +1,6 @@
 //! `sandbar up`: one process, one listener. Prints what the SDKs need, then `ready:`, then serves until it is told to stop.
 
-use crate::attendant::Attendant;
+use crate::attendant::{Attendant, RecordsState};
 use crate::backup::Timers;
 use crate::config::{Config, Overrides};
 use crate::data::{self, Busy, DataDirectory, Expected, ServerNote};
@@ -313,10 +313,16 @@ async fn serve(
         }
         None => elsewhere,
     };
+    let records = RecordsState::default();
+    let elsewhere = elsewhere.with_part("workspaces", {
+        let records = records.clone();
+        Arc::new(move || records.fault())
+    });
     let face =
         ApiConfig { api_key, domain, extensions: config.extensions, authority, max_connections: max_connections() };
     let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere, stop.clone()));
-    let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node));
+    let of_jobs = workshop.as_ref().map(|workshop| workshop.workspaces().clone());
+    let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node), of_jobs, records);
     let timers = Timers::start(&config, file);
     let wanted = stopping.next().await;
     drop(timers);

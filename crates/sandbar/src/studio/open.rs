@@ -154,6 +154,11 @@ impl Workshop {
         Ok(Self { studio, token, rooms, domains, stop: CancellationToken::new(), worker: None })
     }
 
+    /// Of its jobs.
+    pub(crate) fn workspaces(&self) -> &Workspaces {
+        self.rooms.workspaces()
+    }
+
     /// How it shows itself: the previews of every provider may be framed, and those of this machine's own server, which are
     /// below `own`.
     pub(crate) fn face(&self, own: &str) -> Face {

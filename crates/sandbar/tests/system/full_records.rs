@@ -1,13 +1,15 @@
 //! Records on a full file system: what the server acknowledged is there after a restart, what it
 //! cannot record it refuses, and it recovers without a restart.
 
+use crate::agent::{bash, next};
 use crate::support::http::{Reply, request};
-use crate::support::{Server, eventually};
+use crate::support::program::text;
+use crate::support::{Program, Server, eventually};
 use serde_json::{Value, json};
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -145,4 +147,56 @@ fn a_full_disk_loses_no_acknowledged_job() {
     studio.server.kill_9();
     studio.server.start_again();
     studio.assert_recorded(&acknowledged);
+}
+
+/// The records of workspaces and runs are on a small file system, which fills up while a run works.
+#[test]
+fn full_host_disk_stops_a_run_that_can_be_resumed() {
+    let small = SmallFileSystem::mount("24m");
+    // The server looks after the same records.
+    let mut server = Server::with(&["--no-studio"]);
+    server.stop();
+    let _ = fs::remove_dir_all(server.file("none"));
+    std::os::unix::fs::symlink(small.path(), server.file("none")).expect("our own directory");
+    server.start_again();
+    let program = |server: &Server, word| Program::new(word).at(server).variable("XDG_DATA_HOME", small.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = directory.path().join("script.json");
+    // More than what the database has taken of the disk already.
+    let noisy = (0..40).map(|number| bash(&format!("echo {number} >>count; head -c 30000 /dev/zero | tr '\\0' x")));
+    let turns: Vec<Value> =
+        [bash("until test -e /home/user/go; do sleep 0.1; done")].into_iter().chain(noisy).collect();
+    fs::write(&script, json!({ "turns": turns }).to_string()).expect("our own directory");
+    let model = format!("scripted:{}", script.display());
+    let arguments = ["--goal", "Count", "--workspace", "shop", "--model", &model, "--json-events", "--max-turns", "99"];
+    let mut run = program(&server, "run").command(&arguments);
+    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut output = BufReader::new(run.stdout.take().expect("it is piped"));
+    let id = next(&mut output, "run_started").expect("it starts")["run_id"].as_str().expect("an id").to_owned();
+    next(&mut output, "tool_call_started").expect("the first call");
+    small.fill();
+    let sandbox =
+        program(&server, "workspace").json(&["show", "shop"])["sandboxID"].as_str().expect("an id").to_owned();
+    program(&server, "sandbox").must(&["exec", &sandbox, "--", "touch", "/home/user/go"]);
+    while next(&mut output, "").is_some() {}
+    let ended = run.wait_with_output().expect("it ends");
+    let said = text(&ended.stderr);
+    assert!(!ended.status.success() && said.contains("full"), "{said}");
+    let refused = program(&server, "workspace").fails(1, &["create", "other"]);
+    assert!(refused.contains("full") && refused.contains(small.path().to_str().expect("a plain path")), "{refused}");
+
+    // A server that finds them full says so, and when it does not any more.
+    server.stop();
+    server.start_again();
+    let part = || server.call("GET", "/ready", None).json()["parts"]["workspaces"].clone();
+    let found = eventually("the server says so", RECOVERY_TIMEOUT, || Some(part()).filter(|part| part["ok"] == false));
+    assert!(found["cause"].as_str().is_some_and(|cause| cause.contains("full")), "{found}");
+    small.free();
+    eventually("the server uses them again", RECOVERY_TIMEOUT, || (part() == json!({ "ok": true })).then_some(()));
+
+    let told = program(&server, "runs").must(&["resume", &id, "--json-events"]);
+    let last = next(&mut told.as_bytes(), "run_finished").expect("it ends");
+    assert_eq!(last["stop_reason"], "completed", "{last}");
+    let count = program(&server, "workspace").must(&["exec", "shop", "-c", "sort -n count | uniq | wc -l"]);
+    assert_eq!(count, "40\n");
 }

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use database::Unwritable;
 use jiff::Timestamp;
 use sdk::SandboxId;
 use uuid::Uuid;
@@ -50,6 +51,11 @@ pub enum LeaseError {
 /// Workspaces. A change needs the newest lease.
 #[async_trait]
 pub trait WorkspaceRecords: Send + Sync {
+    /// Why changes are refused, while they are. Does no I/O.
+    fn fault(&self) -> Option<Unwritable> {
+        None
+    }
+
     async fn workspace(&self, name: &WorkspaceName) -> Result<Option<WorkspaceRecord>, RecordsError>;
 
     /// By name, without the rows that this version cannot read.

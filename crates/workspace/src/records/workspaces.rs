@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
-use ::database::Transaction;
+use ::database::{Transaction, Unwritable};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use sdk::Secret;
@@ -41,6 +41,10 @@ impl DatabaseRecords {
 
 #[async_trait]
 impl WorkspaceRecords for DatabaseRecords {
+    fn fault(&self) -> Option<Unwritable> {
+        self.database.fault()
+    }
+
     async fn workspace(&self, name: &WorkspaceName) -> Result<Option<WorkspaceRecord>, RecordsError> {
         let row = workspace::Entity::find_by_id(name.as_str()).one(&self.database).await.map_err(cannot("read"))?;
         row.map(|row| from_row(row).map_err(cannot("understand"))).transpose()

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use database::Unwritable;
 use jiff::Timestamp;
 use sdk::SandboxId;
 use serde::Serialize;
@@ -121,6 +122,11 @@ impl From<&Place> for Abandoned {
 impl Workspaces {
     pub fn new(parts: Parts) -> Self {
         Self { house: Arc::new(parts.into()), slots: Arc::default() }
+    }
+
+    /// Why the records refuse changes, while they do. Does no I/O.
+    pub fn fault(&self) -> Option<Unwritable> {
+        self.house.records.fault()
     }
 
     pub fn orchestrator(&self) -> &Orchestrator {
