@@ -118,7 +118,8 @@ fn scrub_pool(data: &Path, report: &mut Report) -> anyhow::Result<()> {
     let Some(root) = pool.root() else { return Ok(()) };
     let is_btrfs = root.metadata()?.ino() == SUBVOLUME_INODE && data.join("pool.img").exists();
     if !is_btrfs {
-        return read_all(root, report);
+        report.pool_bytes = read_all(root, report)?;
+        return Ok(());
     }
     let done = Command::new("btrfs").args(["scrub", "start", "-B", "-R", "-r"]).arg(root).output();
     let done = done.context("cannot run `btrfs` (package btrfs-progs)")?;
@@ -128,29 +129,33 @@ fn scrub_pool(data: &Path, report: &mut Report) -> anyhow::Result<()> {
         line.trim().parse::<u64>().ok()
     };
     report.pool_bytes = counter("data_bytes_scrubbed").unwrap_or(0) + counter("tree_bytes_scrubbed").unwrap_or(0);
+    let before = report.flaws.len();
     for name in ["read_errors", "csum_errors", "verify_errors", "super_errors", "uncorrectable_errors"] {
         if let Some(count) = counter(name).filter(|count| *count > 0) {
-            report.note(
-                "the pool",
-                format!("{count} {}; `dmesg | grep -i btrfs` names the files", name.replace('_', " ")),
-            );
+            report.note("the pool", format!("{count} {}", name.replace('_', " ")));
         }
     }
-    if !done.status.success() && report.flaws.is_empty() {
+    if report.flaws.len() > before {
+        // btrfs counts blocks. A read fails with EIO in the files that have them.
+        read_all(root, report)?;
+    } else if !done.status.success() {
         report.note("the pool", String::from_utf8_lossy(&done.stderr).trim());
     }
     Ok(())
 }
 
-/// For a file system without checksums, or one that is not ours to scrub: a read finds what the
-/// device has lost.
-fn read_all(root: &Path, report: &mut Report) -> anyhow::Result<()> {
-    let mut left = vec![root.to_owned()];
+/// Reads every file, and notes those that cannot be read; how many bytes could. For a file system
+/// without checksums this finds what the device has lost.
+fn read_all(root: &Path, report: &mut Report) -> anyhow::Result<u64> {
+    let (mut left, mut read) = (vec![root.to_owned()], 0);
     while let Some(folder) = left.pop() {
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", folder.display())),
+            Err(error) => {
+                report.note(in_pool(root, &folder), error);
+                continue;
+            }
         };
         for entry in entries {
             let entry = entry?;
@@ -159,14 +164,19 @@ fn read_all(root: &Path, report: &mut Report) -> anyhow::Result<()> {
                 left.push(entry.path());
             } else if kind.is_file() {
                 match File::open(entry.path()).and_then(|mut file| io::copy(&mut file, &mut io::sink())) {
-                    Ok(bytes) => report.pool_bytes += bytes,
+                    Ok(bytes) => read += bytes,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => report.note(entry.path().display().to_string(), error),
+                    Err(error) => report.note(in_pool(root, &entry.path()), error),
                 }
             }
         }
     }
-    Ok(())
+    Ok(read)
+}
+
+/// A file of the pool as the report names it: by its volume and its path there.
+fn in_pool(root: &Path, path: &Path) -> String {
+    format!("the pool's {}", path.strip_prefix(root).unwrap_or(path).display())
 }
 
 /// The snapshots of workspaces, and those of the studio's jobs. A store that does not answer is a

@@ -6,6 +6,7 @@ use crate::support::{Program, Sandbox, Server, eventually};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,7 +26,12 @@ struct Subject {
     volume: Value,
     job: String,
     token: String,
+    run: String,
+    /// Files whose content is compared: of screenshots, of secrets.
+    files: Vec<(&'static str, Vec<u8>)>,
 }
+
+const PICTURE: &str = "media/screenshots/shop/agent/20261118T080000000Z_mobile.webp";
 
 fn studio(server: &Server, token: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
     let authorization = format!("Bearer {token}");
@@ -66,9 +72,22 @@ impl Subject {
         let (status, started) = studio(&server, &token, "POST", "/api/generation", &body);
         assert_eq!(status, 202, "{started}");
         let job = started["job_id"].as_str().expect("an id").to_owned();
-        let home = tempfile::tempdir().expect("a directory");
-        let subject = Self { server: Some(server), home, paused, running, template, volume, job, token };
-        subject.program("workspace").must(&["create", "w"]);
+        let secret = server.call("POST", "/secrets", Some(json!({ "name": "key", "value": "hidden" })));
+        assert_eq!(secret.status, 201, "{}", secret.text());
+        let picture = server.file(PICTURE);
+        fs::create_dir_all(picture.parent().expect("a parent")).expect("a directory");
+        fs::write(&picture, "a picture").expect("written");
+        let files = [PICTURE, "secrets.key"].map(|name| (name, fs::read(server.file(name)).expect("a file"))).into();
+        let (home, run) = (tempfile::tempdir().expect("a directory"), String::new());
+        let mut subject =
+            Self { server: Some(server), home, paused, running, template, volume, job, token, run, files };
+        let script = subject.home.path().join("script.json");
+        let turns = json!([crate::agent::bash("echo run"), { "text": "Done." }]);
+        fs::write(&script, json!({ "turns": turns }).to_string()).expect("written");
+        let model = format!("scripted:{}", script.display());
+        let told = subject.program("run").must(&["--goal", "Say it", "--workspace", "w", "--model", &model]);
+        let started = crate::agent::next(&mut told.as_bytes(), "run_started").expect("it starts");
+        subject.run = started["run_id"].as_str().expect("an id").to_owned();
         subject.program("workspace").must(&["exec", "w", "--", "sh", "-c", "echo work >/home/user/work"]);
         subject.program("workspace").must(&["snapshot", "w"]);
         subject
@@ -96,6 +115,15 @@ impl Subject {
         assert_eq!(of_template.read("/home/user/mine").body, self.running.id.as_bytes());
         let path = format!("/api/generation/{}/status", self.job);
         assert_eq!(studio(restored, &self.token, "GET", &path, "").0, 200, "the job is there");
+        let secret = restored.call("GET", "/secrets/key", None);
+        assert_eq!(secret.status, 200, "{}", secret.text());
+        for (name, content) in &self.files {
+            assert_eq!(&fs::read(restored.file(name)).expect("a file"), content, "{name}");
+        }
+        let run = of_home(home, "runs").at(restored).json(&["show", &self.run]);
+        assert_eq!((&run["state"], &run["stop_reason"]), (&json!("finished"), &json!("completed")), "{run}");
+        let events = run["events"].as_array().expect("events");
+        assert!(events.iter().any(|event| event["type"] == "tool_call_finished"), "{run}");
         let said = of_home(home, "workspace").at(restored).must(&["exec", "w", "--", "cat", "/home/user/work"]);
         assert_eq!(said.trim(), "work");
     }
@@ -195,6 +223,75 @@ fn largest_below(directory: &Path) -> PathBuf {
         }
     }
     files.into_iter().max_by_key(|file| file.metadata().expect("a file").len()).expect("an object")
+}
+
+/// Flips one bit of a file on the disk.
+fn flip_bit(path: &Path, offset: u64) {
+    let file = fs::File::options().read(true).write(true).open(path).expect("a file");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).expect("it is that long");
+    file.write_all_at(&[byte[0] ^ 1], offset).expect("written");
+    file.sync_all().expect("synced");
+}
+
+/// Where the block `content` is in an image, which is sparse.
+fn find_block(image: &Path, content: &[u8; 4096]) -> u64 {
+    use rustix::fs::SeekFrom;
+    let file = fs::File::open(image).expect("a file");
+    let mut at = 0;
+    while let Ok(start) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        at = rustix::fs::seek(&file, SeekFrom::Hole(start)).expect("an end");
+        let mut data = vec![0; usize::try_from(at - start).expect("it fits into memory")];
+        file.read_exact_at(&mut data, start).expect("data");
+        if let Some(index) = data.chunks(content.len()).position(|block| block == content) {
+            return start + (index * content.len()) as u64;
+        }
+    }
+    panic!("the content is not in {}", image.display());
+}
+
+#[test]
+fn disk_faults_are_found_and_named_by_scrub() {
+    // The pool is a btrfs of the server's own, whatever the host has.
+    let disk = testing::Disk::new(2 << 30);
+    let mut server = Server::on(&disk.path().join("data"), &["--no-studio"]);
+    let home = tempfile::tempdir().expect("a directory");
+    let program = |server: &Server, word| of_home(home.path(), word).at(server);
+    program(&server, "workspace").must(&["create", "w"]);
+    program(&server, "workspace").must(&["exec", "w", "--", "sh", "-c", "head -c 1M /dev/urandom >/home/user/work"]);
+    program(&server, "workspace").must(&["destroy", "w", "--yes"]);
+    let volume = server.call("POST", "/volumes", Some(json!({ "name": "kept" }))).json();
+    let content = "what a disk will forget\n".repeat(8192);
+    let (status, body) = volume_file(&server, &volume, "PUT", content.as_bytes());
+    assert!((200..300).contains(&status), "{}", String::from_utf8_lossy(&body));
+    server.stop();
+    let whole: Value = serde_json::from_str(&program(&server, "scrub").must(&["--json"])).expect("JSON");
+    assert_eq!(whole["flaws"], json!([]), "{whole}");
+
+    let image = server.file("pool.img");
+    flip_bit(&image, find_block(&image, content.as_bytes().first_chunk().expect("it is longer")));
+    let archive = largest_below(&home.path().join("data/sandbar/workspaces/objects"));
+    flip_bit(&archive, archive.metadata().expect("a file").len() / 2);
+    // The kind of the first page.
+    flip_bit(&server.file("node.sqlite"), 100);
+
+    let done = program(&server, "scrub").run(&["--json"]);
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+    let found: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    for name in ["node.sqlite", "of w", "/kept"] {
+        let flaws = found["flaws"].as_array().expect("flaws");
+        assert!(
+            flaws.iter().any(|flaw| flaw["what"].as_str().is_some_and(|what| what.contains(name))),
+            "{name}: {found}"
+        );
+    }
+    let said = program(&server, "scrub").fails(1, &[]);
+    assert_eq!(said, "", "what is damaged is the answer, on stdout");
+    // With its database set right again the server starts, and refuses what is damaged.
+    flip_bit(&server.file("node.sqlite"), 100);
+    server.start_again();
+    let (status, body) = volume_file(&server, &volume, "GET", b"");
+    assert_ne!((status, body.as_slice()), (200, content.as_bytes()), "a damaged file is not served as whole");
 }
 
 #[test]
