@@ -288,12 +288,7 @@ impl Work {
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn();
         let tar = tar.as_mut().map_err(|error| anyhow::anyhow!("cannot run tar: {error}"))?;
         let output = tar.stdout.take().context("its output is piped")?;
-        let mut complaints = tar.stderr.take().context("its errors are piped")?;
-        let complaining = tokio::spawn(async move {
-            let mut text = String::new();
-            let _ = complaints.read_to_string(&mut text).await;
-            text
-        });
+        let complaining = tokio::spawn(source::read_complaints(tar.stderr.take().context("its errors are piped")?));
         let key = manifest::volume_key(&volume.name, &fingerprint);
         let (sha256, bytes) = self.send(key.clone(), output, None).await?;
         let ended = tar.wait().await?;

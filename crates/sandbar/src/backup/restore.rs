@@ -139,7 +139,7 @@ impl Restore {
         let elsewhere = match manifest.files.iter().any(|file| file.root == Root::Workspaces) {
             true => {
                 let place = self.workspaces.clone().map_or_else(config::workspaces_directory, Ok)?;
-                check_empty(&place).context("--workspaces names another place for those of workspaces")?;
+                check_unused(&place)?;
                 Some(Staged::new(&place)?)
             }
             false => None,
@@ -218,15 +218,30 @@ fn parent_of(path: &Path) -> anyhow::Result<PathBuf> {
 }
 
 fn check_empty(path: &Path) -> anyhow::Result<()> {
-    let count = match fs::read_dir(path) {
-        Ok(entries) => entries.count(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-        Err(error) => return Err(error).with_context(|| format!("cannot look into {}", path.display())),
-    };
-    if count > 0 {
+    if !is_empty(path)? {
         bail!("{} is not empty; restore into a directory that is absent or empty", path.display());
     }
     Ok(())
+}
+
+fn check_unused(workspaces: &Path) -> anyhow::Result<()> {
+    if !is_empty(workspaces)? {
+        bail!(
+            "{} has records of workspaces already; name an absent or empty directory for those of the backup by \
+             --workspaces DIR (programs look into $XDG_DATA_HOME/sandbar/workspaces)",
+            workspaces.display()
+        );
+    }
+    Ok(())
+}
+
+/// Also when it is absent.
+fn is_empty(path: &Path) -> anyhow::Result<bool> {
+    match fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error).with_context(|| format!("cannot look into {}", path.display())),
+    }
 }
 
 /// Every directory's entries; the files are synced one by one.
@@ -295,7 +310,7 @@ async fn write_volume(target: &Objects, entry: &VolumeEntry, pool: &Pool) -> any
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut tar = command.spawn().context("cannot run tar")?;
     let mut input = tar.stdin.take().context("its input is piped")?;
-    let ending = tokio::spawn(tar.wait_with_output());
+    let complaining = tokio::spawn(source::read_complaints(tar.stderr.take().context("its errors are piped")?));
     let mut pieces = std::pin::pin!(target.read(entry.key(), entry.bytes));
     // Verified before; a store that fails now fails here.
     while let Some(piece) = pieces.next().await {
@@ -305,9 +320,9 @@ async fn write_volume(target: &Objects, entry: &VolumeEntry, pool: &Pool) -> any
         }
     }
     drop(input);
-    let ended = ending.await??;
-    if !ended.status.success() {
-        bail!("cannot unpack volume {}: {}", entry.name, String::from_utf8_lossy(&ended.stderr).trim());
+    let ended = tar.wait().await?;
+    if !ended.success() {
+        bail!("cannot unpack volume {}: {}", entry.name, complaining.await.unwrap_or_default().trim());
     }
     Ok(())
 }

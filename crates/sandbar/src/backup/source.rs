@@ -17,6 +17,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::ChildStderr;
 
 /// Where copies of databases are made before they are stored; the backup's lock protects it.
 pub(super) const DRAFTS: &str = "backup.drafts";
@@ -44,6 +46,7 @@ const VOLATILE: [&str; 16] = [
 const SQLITE_COMPANIONS: [&[u8]; 3] = [b"-wal", b"-shm", b"-journal"];
 /// Endings of files that are written under a temporary name before an atomic rename.
 const DRAFT_ENDINGS: [&[u8]; 2] = [b".new", b".part"];
+const MAX_COMPLAINT_BYTES: u64 = 16 << 10;
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// A file to be copied.
@@ -218,6 +221,15 @@ impl Frozen {
         command.args(["--xattrs-include=*", "--sparse", "--file=-", "--directory"]).arg(&self.path).arg(".");
         command
     }
+}
+
+/// What tar says of an archive, shortened: it has a line for every file that it complains about.
+pub(super) async fn read_complaints(mut pipe: ChildStderr) -> String {
+    let mut text = Vec::new();
+    // Without an end that is read, tar would wait for this process.
+    let _ = (&mut pipe).take(MAX_COMPLAINT_BYTES).read_to_end(&mut text).await;
+    let _ = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await;
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// None for a file or directory that does not exist any more.
