@@ -1,4 +1,4 @@
-//! A host disk that is full: what was synced stays, the server says what is wrong, and it works
+//! A host disk that is full, or that fails: what was synced stays, the server says what is wrong, and it works
 //! again when there is space.
 //!
 //! Takes root, loop devices, ext4 and btrfs.
@@ -169,4 +169,71 @@ fn full_host_disk_that_aborted_the_pool_is_told_and_survived() {
     server.down();
     server.start_again();
     assert_eq!(create(&server).0, 201, "what is left is a pool like any other");
+}
+
+/// Calls that change something, one of each kind of data.
+fn changes(server: &Server, token: &str, sandbox: &Sandbox, name: &str) -> Vec<(&'static str, u16, String)> {
+    let bearer = format!("Bearer {token}");
+    let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
+    let build = json!({ "name": name, "goal": "Make a page.", "model": "scripted:demo" }).to_string();
+    let build = crate::support::http::request(&server.address, "POST", "/api/generation", &headers, build.as_bytes());
+    let pause = format!("/sandboxes/{}/pause", sandbox.id);
+    let calls = [
+        ("create", server.call("POST", "/v2/sandboxes", Some(json!({ "templateID": "base" })))),
+        ("volume", server.call("POST", "/volumes", Some(json!({ "name": name })))),
+        ("secret", server.call("POST", "/secrets", Some(json!({ "name": name, "value": "hidden" })))),
+        ("pause", server.call("POST", &pause, Some(json!({ "memory": false })))),
+        ("build", build.expect("an answer")),
+    ];
+    calls.into_iter().map(|(what, reply)| (what, reply.status, reply.text())).collect()
+}
+
+#[test]
+fn disk_faults_below_a_whole_server_are_told_and_survived() {
+    let mut disk = Disk::new(DISK_BYTES);
+    let mut server = Server::on(&disk.path().join("data"), &["--builds", "0"]);
+    let token = fs::read_to_string(server.file("studio/token")).expect("the first user's token").trim().to_owned();
+    let (sandbox, other) = (server.create(), server.create());
+    sandbox.must("user", "echo kept >synced; sync -f .");
+    let guests = [process_of(&sandbox), process_of(&other)];
+    for (what, status, text) in changes(&server, &token, &other, "before") {
+        assert!((200..300).contains(&status), "{what}: {status} {text}");
+    }
+
+    // Calls run when the disk begins to fail.
+    let failed = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !failed.load(std::sync::atomic::Ordering::Relaxed) {
+                let reply = server.call("POST", "/secrets/before", Some(json!({ "value": "another" })));
+                assert!(matches!(reply.status, 200 | 500..), "{}", reply.text());
+            }
+        });
+        disk.fail();
+        failed.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    for (what, status, text) in changes(&server, &token, &sandbox, "after") {
+        assert!(matches!(status, 503 | 507), "{what}: {status} {text}");
+    }
+    let ready = server.call("GET", "/ready", None);
+    assert_eq!((ready.status, &ready.json()["parts"]["records"]["ok"]), (503, &json!(false)), "{}", ready.text());
+    assert_eq!(ready.json()["parts"]["studio"]["ok"], false, "{}", ready.text());
+    assert_eq!(server.call("GET", "/health", None).status, 503);
+    let listed = server.call("GET", "/v2/sandboxes", None);
+    assert_eq!(listed.status, 200, "what is known is told: {}", listed.text());
+
+    // A disk is repaired while nothing uses it.
+    server.kill_9();
+    for guest in guests {
+        let number = guest.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
+        testing::signal(number.expect("a number"), "KILL");
+    }
+    disk.repair();
+    server.start_again();
+    assert_eq!(server.call("GET", "/ready", None).status, 200);
+    assert_eq!(synced_content(&resumed(&server, &sandbox)), "kept\n");
+    assert_eq!(create(&server).0, 201);
+    let jobs = format!("Bearer {token}");
+    let jobs = crate::support::http::request(&server.address, "GET", "/api/jobs", &[("Authorization", &jobs)], b"");
+    assert_eq!(jobs.expect("an answer").json().as_array().map(Vec::len), Some(1), "the one that was acknowledged");
 }
