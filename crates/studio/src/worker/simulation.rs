@@ -4,7 +4,7 @@
 //!
 //! Workers run one at a time from step to step, in an order that the seed decides, so that a
 //! failing seed replays: `SANDBAR_SEED=N cargo test -p sandbar-studio --lib simulation`.
-//! `SANDBAR_SOAK` runs 400 seeds instead of 20.
+//! `SANDBAR_SOAK` runs 4,000 seeds instead of 40. Each thread has a database of its own.
 //!
 //! What must hold, whatever happens: each job ends exactly once and stays as it ended; credits are
 //! exact; events have no gaps; what the journal has stands on the timeline once and in order; a
@@ -56,6 +56,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Claims that bring everything to its end once nothing fails any more.
 const MOST_CLAIMS: usize = 200;
 const LEASE: Duration = Duration::from_secs(3600);
+const THREADS: u64 = 2;
 
 tokio::task_local! {
     static STEPS: Steps;
@@ -412,6 +413,16 @@ impl Process {
         self.database.execute_unprepared(sql).await.expect("written");
     }
 
+    /// The clock is set back: leases end later than any that could be taken now. Their owners are
+    /// processes of another machine, of which nothing is known.
+    async fn set_clock_back(&self, by: Duration) {
+        let sql = format!(
+            "UPDATE studio_job SET lease_until_us = lease_until_us + {}, lease_owner = NULL WHERE lease_until_us > 1",
+            by.as_micros()
+        );
+        self.database.execute_unprepared(&sql).await.expect("written");
+    }
+
     /// A bad night: several workers break off with each job that has not ended, one after the
     /// other.
     async fn break_off_often(&self) {
@@ -460,7 +471,11 @@ impl<'a> Simulation<'a> {
                 28..82 => self.advance().await,
                 82..88 => self.crash().await,
                 88..91 => self.stop().await,
-                91..94 => self.process.jump_clock().await,
+                91 | 92 => self.process.jump_clock().await,
+                93 => {
+                    let minutes = u64::try_from(self.below(180)).expect("small");
+                    self.process.set_clock_back(Duration::from_mins(minutes)).await;
+                }
                 94 | 95 => self.process.break_off_often().await,
                 96 | 97 => self.cancel().await,
                 _ => self.delete().await,
@@ -572,12 +587,12 @@ impl<'a> Simulation<'a> {
     async fn look(&mut self) {
         for now in self.process.users.records().jobs(&self.user.id, None).await.expect("read") {
             if let Some(before) = self.seen.get(&now.id) {
-                let told = format!("{}: {before:#?} became {now:#?}", self.seed);
-                assert!(!before.status.is_final() || before.status == now.status, "{told}");
-                assert!(!before.settled || now.settled, "{told}");
-                assert!(before.attempt <= now.attempt && before.events <= now.events, "{told}");
-                assert!(before.run.is_none() || before.run == now.run, "{told}");
-                assert!(before.run_entries <= now.run_entries, "{told}");
+                let told = || format!("{}: {before:#?} became {now:#?}", self.seed);
+                assert!(!before.status.is_final() || before.status == now.status, "{}", told());
+                assert!(!before.settled || now.settled, "{}", told());
+                assert!(before.attempt <= now.attempt && before.events <= now.events, "{}", told());
+                assert!(before.run.is_none() || before.run == now.run, "{}", told());
+                assert!(before.run_entries <= now.run_entries, "{}", told());
             }
             self.seen.insert(now.id.clone(), now);
         }
@@ -586,8 +601,12 @@ impl<'a> Simulation<'a> {
     /// Nothing fails any more: all that is left to be done is done. Some workers stall meanwhile.
     async fn finish(&mut self) {
         self.world.lock().expect("no panic").faults = false;
-        for _ in 0..MOST_CLAIMS {
-            self.process.jump_clock().await;
+        for claim in 0..MOST_CLAIMS {
+            if claim % 2 == 0 {
+                self.process.jump_clock().await;
+            } else {
+                self.process.set_clock_back(2 * LEASE).await;
+            }
             let Some(mut worker) = self.claimed().await else {
                 let settled = self.settled().await;
                 // Those that stalled find that others have their jobs.
@@ -692,17 +711,32 @@ impl<'a> Simulation<'a> {
     }
 }
 
-#[tokio::test]
-async fn whatever_happens_each_job_ends_once_with_exact_credits_and_events() {
+/// Runs one seed after the other, of a thread's own.
+async fn run_seeds(seeds: impl Iterator<Item = u64>) {
     let process = Process::start().await;
-    if let Some(seed) = std::env::var("SANDBAR_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        return Simulation::new(&process, seed).await.run().await;
-    }
-    for seed in 0..u64::try_from(testing::repeats(20, 400)).expect("few") {
-        let failed = std::panic::AssertUnwindSafe(async { Simulation::new(&process, seed).await.run().await });
-        if let Err(panic) = futures::FutureExt::catch_unwind(failed).await {
+    for seed in seeds {
+        let run = std::panic::AssertUnwindSafe(async { Simulation::new(&process, seed).await.run().await });
+        if let Err(panic) = futures::FutureExt::catch_unwind(run).await {
             eprintln!("seed {seed} failed; SANDBAR_SEED={seed} replays it");
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+#[test]
+fn whatever_happens_each_job_ends_once_with_exact_credits_and_events() {
+    let only = std::env::var("SANDBAR_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+    let first = only.unwrap_or(0);
+    let end = only.map_or_else(|| u64::try_from(testing::repeats(40, 4000)).expect("few"), |seed| seed + 1);
+    let begun = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let seeds = (first..end).filter(move |seed| seed % THREADS == thread);
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(run_seeds(seeds));
+            });
+        }
+    });
+    eprintln!("{} seeds in {:?}", end - first, begun.elapsed());
 }
