@@ -26,6 +26,7 @@ use crate::error::StudioError;
 use crate::id::ScreenshotId;
 use crate::job::{Status, Step, next};
 use crate::records::{Change, Held, JobRecord, LONGEST_REST, NewPicture};
+use crate::settings::Settings;
 use crate::studio::Studio;
 
 /// Workers that may break off with a job between two turns of its model. One that ends them all is
@@ -84,17 +85,37 @@ pub(super) async fn build(
         () = claim.lost.cancelled() => Left::Lost,
         () = stop.cancelled() => Left::Stopped,
     };
-    let rest = match left {
+    let (rest, reason) = match left {
         Left::Lost => return warn!("another worker has the job"),
-        Left::Stopped => Duration::ZERO,
-        Left::Again(reason) => {
-            let rest = again(job.broken_off);
-            warn!(reason, ?rest, "the job is left for whoever comes next");
-            rest
-        }
+        Left::Stopped => (Duration::ZERO, None),
+        Left::Again(reason) => (again(job.broken_off), Some(reason)),
     };
     if let Err(error) = studio.records().release(&job.id, job.attempt, rest).await {
         warn!(error = %chain(&error), "the claim ends by itself");
+    }
+    if let Some(reason) = reason {
+        warn!(reason, ?rest, "the job is left for whoever comes next");
+    }
+}
+
+/// What a build does that waits for a page to load its preview.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PageWait {
+    Over,
+    /// It has loaded; what it fetches afterwards gets a moment.
+    Grace,
+    Poll,
+}
+
+fn wait_for_page(watched: bool, loaded: bool, waited: Duration, settings: &Settings) -> PageWait {
+    match (watched, loaded) {
+        (false, _) => PageWait::Over,
+        (true, true) => PageWait::Grace,
+        (true, false) if waited >= settings.preview_load_timeout => {
+            info!("no page has loaded the preview in time");
+            PageWait::Over
+        }
+        (true, false) => PageWait::Poll,
     }
 }
 
@@ -298,22 +319,17 @@ impl<H: Host> Work<'_, H> {
         if job.preview_port.is_none() {
             return Ok(());
         }
-        let settings = &self.studio.inner.settings;
-        let deadline = Instant::now() + settings.preview_load_timeout;
+        let (settings, begun) = (&self.studio.inner.settings, Instant::now());
         loop {
             let now = self.studio.records().job(&job.id).await.map_err(StudioError::from)?.ok_or(Left::Lost)?;
-            if !now.watched {
-                return Ok(());
+            match wait_for_page(now.watched, now.preview_loaded, begun.elapsed(), settings) {
+                PageWait::Over => return Ok(()),
+                PageWait::Grace => {
+                    tokio::time::sleep(settings.preview_load_grace).await;
+                    return Ok(());
+                }
+                PageWait::Poll => tokio::time::sleep(VIEWER_POLL_INTERVAL).await,
             }
-            if now.preview_loaded {
-                tokio::time::sleep(settings.preview_load_grace).await;
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                info!("no page has loaded the preview in time");
-                return Ok(());
-            }
-            tokio::time::sleep(VIEWER_POLL_INTERVAL).await;
         }
     }
 
@@ -383,6 +399,25 @@ fn what_next(reason: StopReason, message: &str, scripted: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_has_thirty_seconds_to_load_the_preview() {
+        let settings = Settings::default();
+        for (watched, loaded, millis, expected) in [
+            (true, false, 0, PageWait::Poll),
+            (true, false, 29_999, PageWait::Poll),
+            (true, false, 30_000, PageWait::Over),
+            (true, true, 0, PageWait::Grace),
+            (true, true, 60_000, PageWait::Grace),
+            // The page was closed, or there was none.
+            (false, false, 0, PageWait::Over),
+            (false, true, 5_000, PageWait::Over),
+        ] {
+            let found = wait_for_page(watched, loaded, Duration::from_millis(millis), &settings);
+            assert_eq!(found, expected, "watched {watched}, loaded {loaded}, after {millis} ms");
+        }
+        assert_eq!(settings.preview_load_grace, Duration::from_secs(2));
+    }
 
     #[test]
     fn a_job_that_cannot_be_gone_on_with_rests_longer_each_time_and_never_for_long() {
