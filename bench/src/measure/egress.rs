@@ -19,7 +19,8 @@ const MIB: usize = 1 << 20;
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 198, 77, 1);
 /// From a range for measurements of networks.
 const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 2);
-/// The far machine's address on the link: a sandbox reaches no neighbour of the host, so a route leads to `FAR`.
+/// The far machine's address on the link: a sandbox reaches no neighbour of the host, so a route
+/// leads to `FAR`.
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 198, 77, 2);
 /// In the sandbox's rules, so that there are some.
 const DENIED: &str = "203.0.113.0/24";

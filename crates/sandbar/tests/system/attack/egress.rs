@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::support::internet::{Internet, NEIGHBOUR, PUBLIC};
-use crate::support::{Sandbox, Server};
+use crate::support::{Sandbox, Server, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -148,6 +149,14 @@ fn resolve(sandbox: &Sandbox, questions: &[(&str, u16, u16)]) -> Value {
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
+/// The sandbox's log, once it holds `text`.
+fn log_with(server: &Server, sandbox: &Sandbox, text: &str) -> String {
+    let path = format!("/v2/sandboxes/{}/logs", sandbox.id);
+    eventually(format!("{text:?} in the log"), Duration::from_secs(20), || {
+        Some(server.call("GET", &path, None).text()).filter(|log| log.contains(text))
+    })
+}
+
 fn get(host: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")
 }
@@ -175,8 +184,8 @@ fn secrets_are_not_filled_into_plain_http() {
         assert!(said.ends_with("403") && said.contains("https://") && said.contains("allowPlaintext"), "{said}");
         assert!(!said.contains(SECRET) && !said.contains("saw"), "{said}");
     }
-    let log = server.call("GET", &format!("/v2/sandboxes/{}/logs", sandbox.id), None).text();
-    assert!(log.contains("plain HTTP") && !log.contains(SECRET), "{log}");
+    let log = log_with(&server, &sandbox, "plain HTTP");
+    assert!(!log.contains(SECRET), "{log}");
     // The control: TLS, at whatever port, since the certificate is verified.
     for port in [443, 8443] {
         let said = sandbox.must("user", &format!("curl -sS -m 10 https://registry.test:{port}/"));
@@ -252,8 +261,7 @@ fn rules_by_name_cannot_be_evaded_at_a_shared_address() {
             assert_eq!(heard.matches("saw ").count(), first, "{label}: {heard}");
         }
     }
-    let log = server.call("GET", &format!("/v2/sandboxes/{}/logs", sandbox.id), None).text();
-    assert!(log.contains("says no name"), "the log says why: {log}");
+    log_with(&server, &sandbox, "says no name");
 
     // TLS that is only judged by its server name can carry requests for other hosts. A rule that
     // inspects it refuses them.
@@ -287,8 +295,7 @@ fn neighbours_of_the_host_are_out_of_reach() {
     let network = json!({ "allowOut": ["neighbour.test", NEIGHBOUR.to_string()], "denyOut": ["0.0.0.0/0"] });
     let allowing = strict.create_with(json!({ "templateID": "base", "network": network }));
     assert!(!reaches(&allowing, &NEIGHBOUR.to_string()));
-    let log = strict.call("GET", &format!("/v2/sandboxes/{}/logs", allowing.id), None).text();
-    assert!(log.contains("egress.allow_ranges"), "the log names the setting: {log}");
+    log_with(&strict, &allowing, "egress.allow_ranges");
     // The server's configuration does.
     let open = scene.server(&format!("allow_ranges = [\"{NEIGHBOUR}/32\"]"));
     assert!(reaches(&open.create(), &NEIGHBOUR.to_string()));
