@@ -41,6 +41,8 @@ def send(packet):
             sent += 1
             return
         except OSError as error:
+            if error.errno == errno.EINVAL:
+                return  # Too short for the device.
             if error.errno != errno.ENOBUFS:
                 raise
             time.sleep(0.002)  # The queue is full: the reader has to catch up.
