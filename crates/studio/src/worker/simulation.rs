@@ -4,7 +4,7 @@
 //!
 //! Workers run one at a time from step to step, in an order that the seed decides, so that a
 //! failing seed replays: `SANDBAR_SEED=N cargo test -p sandbar-studio --lib simulation`.
-//! `SANDBAR_SOAK` runs 4,000 seeds instead of 40. Each thread has a database of its own.
+//! `SANDBAR_SOAK` runs 2,000 seeds instead of 24. Each thread has a database of its own.
 //!
 //! What must hold, whatever happens: each job ends exactly once and stays as it ended; credits are
 //! exact; events have no gaps; what the journal has stands on the timeline once and in order; a
@@ -727,7 +727,7 @@ async fn run_seeds(seeds: impl Iterator<Item = u64>) {
 fn whatever_happens_each_job_ends_once_with_exact_credits_and_events() {
     let only = std::env::var("SANDBAR_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let first = only.unwrap_or(0);
-    let end = only.map_or_else(|| u64::try_from(testing::repeats(40, 4000)).expect("few"), |seed| seed + 1);
+    let end = only.map_or_else(|| u64::try_from(testing::repeats(24, 2000)).expect("few"), |seed| seed + 1);
     let begun = std::time::Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
