@@ -7,6 +7,10 @@
 
 #![forbid(unsafe_code)]
 
+mod reserve;
+
+pub use reserve::{RESERVE_BYTES, writable_bytes};
+
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use rustix::fs::statvfs;
 use sha2::{Digest, Sha256};
 use tokio::fs::{self, File};
 use tokio::io::AsyncWriteExt;
@@ -21,8 +20,6 @@ use crate::id::Token;
 
 /// Largest archive.
 pub const MOST_BYTES: u64 = 8 << 30;
-/// What an upload leaves free on the disk.
-const RESERVE: u64 = 1 << 30;
 /// How long a link can be used.
 const LINK_LIFE: Duration = Duration::from_secs(60 * 60);
 /// Longest silence of a client that sends.
@@ -134,8 +131,7 @@ impl Uploads {
         }
         let directory = self.root.join(template);
         fs::create_dir_all(&directory).await?;
-        let disk = statvfs(&directory).map_err(io::Error::from)?;
-        if disk.f_bavail * disk.f_frsize < length.saturating_add(RESERVE) {
+        if durable::writable_bytes(&directory)? < length {
             return Err(UploadError::NoSpace(length));
         }
         let draft = self.draft(template).await?;
