@@ -8,7 +8,7 @@ use crate::sandbox::show::printable;
 use crate::studio;
 use crate::workspace::house::{Due, House, Place};
 use anyhow::Context as _;
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use sdk::model::ListedSandbox;
 use sdk::{Client, ListQuery, Secret};
 use serde::Serialize;
@@ -23,6 +23,9 @@ use workspace::{LastFiles, METADATA, OpenError, Settings, WorkspaceName, Workspa
 
 /// For the server to list its sandboxes.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// Workspaces that are saved at once: one that cannot be saved, or is large, holds up few others.
+const AT_ONCE: usize = 4;
 
 /// Why somebody else's workspace is not saved.
 pub(super) const UNKNOWN: &str = "this user's records know no such workspace";
@@ -146,12 +149,17 @@ async fn save_in(house: &House, studio: Option<&Workspaces>, rows: Vec<ListedSan
     let orphans = house.workspaces().orphans().await?;
     let orphans: HashSet<String> = orphans.into_iter().map(|orphan| orphan.sandbox).collect();
     let mut kept = Kept::default();
-    for row in rows.into_iter().filter(|row| !orphans.contains(&row.sandbox_id)) {
+    let saves = rows.into_iter().filter(|row| !orphans.contains(&row.sandbox_id)).map(|row| async move {
         let named = named(&row);
         let saved = match studio {
             Some(studio) if is_known(studio, &named).await? => save_build(studio, &named, &row.sandbox_id).await,
             _ => save_one(house, &named, &row.sandbox_id).await,
         };
+        anyhow::Ok((row, named, saved))
+    });
+    let mut saves = futures::stream::iter(saves).buffered(AT_ONCE);
+    while let Some(done) = saves.next().await {
+        let (row, named, saved) = done?;
         match saved {
             Ok(None) => {}
             Ok(Some(saved)) => kept.saved.push(saved),
