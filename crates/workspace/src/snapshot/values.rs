@@ -1,13 +1,19 @@
 //! Finds values of a workspace's variables in archives, which are kept in plain text and for long.
 //!
 //! What is searched for are values that look like secrets: a short word or the URL of a service
-//! stands in many a file that has a right to it, and a save that refuses those would lose work.
+//! stands in many a file that has a right to it, and a save that refuses those would lose work. They
+//! are found as they are and as programs write them down: escaped for JSON or for a URL, in
+//! hexadecimal, and in base64, also in the middle of a longer text (`Basic` credentials). What is
+//! compressed, encrypted or cut into pieces is not found.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use aho_corasick::AhoCorasick;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::manifest::FilePath;
 use crate::mask;
@@ -16,6 +22,11 @@ use crate::mask;
 const SHORTEST: usize = 8;
 /// The same for variables whose names do not say that they have a secret.
 const SHORTEST_UNNAMED: usize = 16;
+/// What URLs leave as it is.
+const URL_ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// Letters of base64 that are not shared by many other texts.
+const SHORTEST_BASE64: usize = 10;
+
 /// What is in the names of variables that have secrets.
 const SECRET_NAMES: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PRIVATE", "COOKIE"];
 
@@ -24,8 +35,9 @@ const SECRET_NAMES: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL",
 pub struct EnvValues(Option<Arc<Finder>>);
 
 struct Finder {
-    /// The variable of each value.
     names: Vec<String>,
+    /// Of each text that is searched for, the place of its variable's name.
+    variables: Vec<usize>,
     longest: usize,
     finder: AhoCorasick,
 }
@@ -52,10 +64,15 @@ impl EnvValues {
             .filter(|(name, value)| looks_secret(name, value))
             .map(|(name, value)| (name.to_owned(), value))
             .unzip();
-        let longest = values.iter().map(|value| value.len()).max().unwrap_or_default();
+        let texts = values
+            .iter()
+            .enumerate()
+            .flat_map(|(place, value)| encodings(value).into_iter().map(move |text| (place, text)));
+        let (variables, texts): (Vec<usize>, Vec<String>) = texts.unzip();
+        let longest = texts.iter().map(String::len).max().unwrap_or_default();
         // Fails only beyond two billion states, which no environment can carry.
-        let finder = AhoCorasick::new(&values).ok().filter(|_| !values.is_empty());
-        Self(finder.map(|finder| Arc::new(Finder { names, longest, finder })))
+        let finder = AhoCorasick::new(&texts).ok().filter(|_| !texts.is_empty());
+        Self(finder.map(|finder| Arc::new(Finder { names, variables, longest, finder })))
     }
 
     /// Searches one file.
@@ -81,12 +98,12 @@ pub(super) struct Search<'v> {
 
 impl Search<'_> {
     pub(super) fn push(&mut self, piece: &[u8]) {
-        let Some(Finder { longest, finder, .. }) = self.finder else { return };
+        let Some(Finder { longest, finder, variables, .. }) = self.finder else { return };
         let keep = longest - 1;
         // What lies across the border first, so that the piece itself need not be copied.
         self.held.extend_from_slice(&piece[..piece.len().min(keep)]);
-        self.found.extend(finder.find_iter(&self.held).map(|found| found.pattern().as_usize()));
-        self.found.extend(finder.find_iter(piece).map(|found| found.pattern().as_usize()));
+        self.found.extend(finder.find_iter(&self.held).map(|found| variables[found.pattern().as_usize()]));
+        self.found.extend(finder.find_iter(piece).map(|found| variables[found.pattern().as_usize()]));
         if piece.len() >= keep {
             self.held.clear();
             self.held.extend_from_slice(&piece[piece.len() - keep..]);
@@ -100,6 +117,33 @@ impl Search<'_> {
         let Some(Finder { names, .. }) = self.finder else { return Vec::new() };
         self.found.into_iter().map(|place| names[place].clone()).collect()
     }
+}
+
+/// A value as programs write it down.
+fn encodings(value: &str) -> BTreeSet<String> {
+    let json = serde_json::to_string(value).expect("a text can be written as JSON");
+    let url = utf8_percent_encode(value, URL_ESCAPED).to_string();
+    // Of the letters only those of an escape have two forms.
+    let lower = url.split('%').enumerate().map(|(place, part)| match part.split_at_checked(2) {
+        Some((digits, rest)) if place > 0 => format!("%{}{rest}", digits.to_ascii_lowercase()),
+        _ => part.to_owned(),
+    });
+    let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let lower: String = lower.collect();
+    let mut texts = BTreeSet::from([value.to_owned(), json[1..json.len() - 1].to_owned()]);
+    texts.extend([hex.to_ascii_uppercase(), hex]);
+    texts.extend([url.replace("%20", "+"), lower.replace("%20", "+"), url, lower]);
+    // The letters depend on where the value begins in what is encoded; those at its ends also on its neighbours.
+    for before in 0..3_usize {
+        let encoded = BASE64_STANDARD_NO_PAD.encode([&vec![0; before][..], value.as_bytes()].concat());
+        let (begin, end) = ((before * 8).div_ceil(6), (before + value.len()) * 8 / 6);
+        let whole = encoded[begin..end].to_owned();
+        if whole.len() >= SHORTEST_BASE64 {
+            texts.insert(whole.replace('+', "-").replace('/', "_"));
+            texts.insert(whole);
+        }
+    }
+    texts
 }
 
 /// Whether a value is to be kept out of archives. Its name says so, or it looks as only keys and
@@ -163,5 +207,27 @@ mod tests {
         let mut none = nothing.search();
         none.push(b"0123456789");
         assert_eq!(none.finish(), [""; 0]);
+    }
+
+    #[test]
+    fn values_are_found_as_programs_write_them_down() {
+        let value = "p\"ss w\u{f6}rd/1+2?3";
+        let values = EnvValues::of([("DB_PASSWORD", value), ("OTHER_KEY", "another-value-1")]);
+        let found = |text: &str| {
+            let mut search = values.search();
+            search.push(text.as_bytes());
+            !search.finish().is_empty()
+        };
+        let encode = |text: &str| BASE64_STANDARD_NO_PAD.encode(text);
+        assert!(found(value) && found(&serde_json::json!({ "a": value }).to_string()));
+        assert!(found("x=p%22ss%20w%C3%B6rd%2F1%2B2%3F3&y") && found("x=p%22ss+w%c3%b6rd%2f1%2b2%3f3"));
+        for user in ["", "m", "me", "you", "admin"] {
+            let credentials = encode(&format!("{user}:{value}@more"));
+            assert!(found(&format!("Basic {credentials}")), "{user}");
+            assert!(found(&credentials.replace('+', "-").replace('/', "_")), "{user}");
+        }
+        let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
+        assert!(found(&hex) && found(&hex.to_uppercase()));
+        assert!(!found("p\"ss w\u{f6}rd") && !found(&encode("another value of nobody")));
     }
 }
