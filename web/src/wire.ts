@@ -110,6 +110,8 @@ export interface FileList {
   source: "sandbox" | "snapshot";
   path: string;
   entries: FileEntry[];
+  /** The directory has more entries than are listed. */
+  truncated: boolean;
 }
 
 export interface FileText {

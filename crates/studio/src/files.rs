@@ -3,7 +3,7 @@
 
 use sdk::{FileError, Sandbox};
 use workspace::setup::PROJECT_DIRECTORY;
-use workspace::snapshot::{BrowseError, FilePath, Kind, Manifest, ProjectId as SnapshotsOf};
+use workspace::snapshot::{BrowseError, FilePath, Kind, Manifest, ProjectId as SnapshotsOf, Stamp};
 
 use crate::error::StudioError;
 use crate::id::JobId;
@@ -14,8 +14,11 @@ use crate::view::{FileContent, FileEntry, FileKind, FileSource, Listing, User};
 
 /// Of a text that is shown.
 const SHOWN: usize = 512 * 1024;
-/// A file in an archive is read whole or not at all.
+/// A file in an archive is read whole, to compare its digest, or not at all.
 const LONGEST: u64 = 64 * 1024 * 1024;
+/// Entries of a directory that are listed, and the bytes of their paths.
+const MOST_LISTED: usize = 10_000;
+const MOST_PATH_BYTES: usize = 2 * 1024 * 1024;
 /// Looked at to tell a text from something else.
 const SAMPLE: usize = 8000;
 
@@ -39,12 +42,23 @@ impl Studio {
     ) -> Result<Listing, StudioError> {
         let job = self.own(user, id).await?;
         let path = clean(path)?;
-        let (source, mut entries) = match self.place(&job, snapshot).await? {
-            Place::Sandbox(sandbox) => (FileSource::Sandbox, in_sandbox(&sandbox, &path).await?),
-            Place::Snapshot(manifest) => (FileSource::Snapshot, in_snapshot(&manifest, &path)?),
+        let (source, mut entries, mut truncated) = match self.place(&job, snapshot).await? {
+            Place::Sandbox(sandbox) => (FileSource::Sandbox, in_sandbox(&sandbox, &path).await?, false),
+            Place::Snapshot(manifest) => {
+                let (entries, truncated) = self.list_in_snapshot(&manifest, &path).await?;
+                (FileSource::Snapshot, entries, truncated)
+            }
         };
         entries.sort_by(|a, b| (a.kind != FileKind::Directory, &a.name).cmp(&(b.kind != FileKind::Directory, &b.name)));
-        Ok(Listing { source, path, entries })
+        let mut path_bytes = 0;
+        let mut fits = |entry: &&FileEntry| {
+            path_bytes += entry.path.len();
+            path_bytes <= MOST_PATH_BYTES
+        };
+        let shown = entries.iter().take(MOST_LISTED).take_while(|entry| fits(entry)).count();
+        truncated |= shown < entries.len();
+        entries.truncate(shown);
+        Ok(Listing { source, path, entries, truncated })
     }
 
     /// The same for one file.
@@ -93,24 +107,41 @@ impl Studio {
             return Ok(Place::Sandbox(Box::new(sandbox)));
         }
         let project: SnapshotsOf = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
-        let listed = self.workspaces().snapshots_of(&project).await.map_err(StudioError::unavailable)?;
-        let mut listed = listed.into_iter().rev();
-        let chosen = match snapshot {
-            Some(key) => listed.find(|listed| listed.key == key),
-            None => listed.next(),
+        let snapshots = self.workspaces().snapshots();
+        let stamp: Stamp = match snapshot {
+            Some(key) => snapshots.stamp_of(&project, key).ok_or(StudioError::NotFound)?,
+            None => {
+                let newest = snapshots.newest(&project).await.map_err(StudioError::unavailable)?;
+                newest.ok_or(StudioError::NotFound)?
+            }
         };
-        let stamp = chosen.ok_or(StudioError::NotFound)?.stamp;
-        let manifest = self.workspaces().snapshots().look_into(&project, stamp).await.map_err(unread)?;
+        let manifest = snapshots.look_into(&project, stamp).await.map_err(unread)?;
         Ok(Place::Snapshot(Box::new(manifest)))
+    }
+
+    /// What is in a directory of a snapshot, and whether there is more.
+    async fn list_in_snapshot(&self, manifest: &Manifest, path: &str) -> Result<(Vec<FileEntry>, bool), StudioError> {
+        let directory = within(manifest, path)?;
+        let place = FilePath::new(directory.as_str());
+        let listed = self.workspaces().snapshots().directory(manifest, &place).await.map_err(unread)?;
+        let prefix = format!("{directory}/");
+        let entries = listed.entries.into_iter().filter_map(|entry| {
+            let name = entry.path.text().strip_prefix(&prefix)?.to_owned();
+            let (kind, bytes) = match &entry.kind {
+                Kind::Directory => (FileKind::Directory, 0),
+                Kind::File { size, .. } | Kind::HardLink { size, .. } => (FileKind::File, *size),
+                Kind::Symlink { .. } => (FileKind::Link, 0),
+                Kind::Fifo | Kind::CharDevice | Kind::BlockDevice => return None,
+            };
+            Some(FileEntry { path: join(path, &name), name, kind, bytes })
+        });
+        Ok((entries.collect(), listed.truncated))
     }
 
     async fn read_in_snapshot(&self, manifest: &Manifest, path: &str) -> Result<(Vec<u8>, u64), StudioError> {
         let place = FilePath::new(within(manifest, path)?);
-        match self.workspaces().snapshots().file(manifest, &place, LONGEST).await {
-            Ok(content) => {
-                let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
-                Ok((content.into(), bytes))
-            }
+        match self.workspaces().snapshots().file(manifest, &place, LONGEST, SHOWN + 1).await {
+            Ok(file) => Ok((file.content, file.bytes)),
             // Shown as one that is too long to be shown.
             Err(BrowseError::TooLong { bytes }) => Ok((vec![0], bytes)),
             Err(error) => Err(unread(error)),
@@ -148,27 +179,6 @@ fn within(manifest: &Manifest, path: &str) -> Result<String, StudioError> {
     let root = format!("{}/", manifest.root.trim_end_matches('/'));
     let project = PROJECT_DIRECTORY.strip_prefix(&root).ok_or(StudioError::NotFound)?;
     Ok(if path.is_empty() { project.to_owned() } else { format!("{project}/{path}") })
-}
-
-fn in_snapshot(manifest: &Manifest, path: &str) -> Result<Vec<FileEntry>, StudioError> {
-    let directory = within(manifest, path)?;
-    let here = |entry: &&workspace::snapshot::Entry| entry.path.as_bytes() == directory.as_bytes();
-    match manifest.entries.iter().find(here).map(|entry| &entry.kind) {
-        Some(Kind::Directory) => {}
-        _ => return Err(StudioError::NotFound),
-    }
-    let prefix = format!("{directory}/");
-    let entries = manifest.entries.iter().filter_map(|entry| {
-        let name = entry.path.text().strip_prefix(&prefix).filter(|name| !name.contains('/'))?.to_owned();
-        let (kind, bytes) = match &entry.kind {
-            Kind::Directory => (FileKind::Directory, 0),
-            Kind::File { size, .. } | Kind::HardLink { size, .. } => (FileKind::File, *size),
-            Kind::Symlink { .. } => (FileKind::Link, 0),
-            Kind::Fifo | Kind::CharDevice | Kind::BlockDevice => return None,
-        };
-        Some(FileEntry { path: join(path, &name), name, kind, bytes })
-    });
-    Ok(entries.collect())
 }
 
 fn of_file(error: FileError) -> StudioError {

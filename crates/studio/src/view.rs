@@ -145,6 +145,8 @@ pub struct Listing {
     pub path: String,
     /// Directories first, then by name.
     pub entries: Vec<FileEntry>,
+    /// The directory has more entries than are listed.
+    pub truncated: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

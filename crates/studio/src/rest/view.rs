@@ -360,6 +360,8 @@ pub(super) struct FileList {
     path: String,
     /// Directories first, then by name.
     entries: Vec<Entry>,
+    /// The directory has more entries than are listed.
+    truncated: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -372,9 +374,9 @@ struct Entry {
 }
 
 impl From<Listing> for FileList {
-    fn from(Listing { source, path, entries }: Listing) -> Self {
+    fn from(Listing { source, path, entries, truncated }: Listing) -> Self {
         let entry = |FileEntry { name, path, kind, bytes }| Entry { name, path, kind: EntryKind::from(kind), bytes };
-        Self { source: source.into(), path, entries: entries.into_iter().map(entry).collect() }
+        Self { source: source.into(), path, entries: entries.into_iter().map(entry).collect(), truncated }
     }
 }
 

@@ -1,132 +1,365 @@
 //! Reads an archive while it passes by, and says what is in it.
 //!
 //! ```text
-//! compressed pieces ─► Feed ─► gunzip ─► headers ─► entries
+//! compressed pieces ─► Feed ─► gunzip ─► headers ─► entries, one at a time
 //!                                           └─ contents ─► SHA-256
 //! ```
+//!
+//! The sandbox wrote the archive: [`ArchiveLimits`] bounds all that is read, and what is kept for
+//! the whole archive is a hash per name and a digest per file, the latter in a [`Spool`].
 //!
 //! The blocks are taken apart here and not by the `tar` crate, which splits the records of extended headers at line
 //! breaks: a long name or an attribute that has one would be misread.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufReader, Read, Write};
 
 use bytes::{Buf, Bytes};
 use flate2::read::MultiGzDecoder;
 use tokio::sync::mpsc;
 
 use super::digest::{Digest, Hasher};
+use super::limits::{ArchiveLimits, Excess};
 use super::manifest::{Entry, FilePath, Kind};
+use super::spool::Spool;
 use super::values::{EnvValues, ExposedFile};
 
 const BLOCK: usize = 512;
 const BUFFER: usize = 128 * 1024;
-/// Of an extended header, which has names and attributes. Far above what a kernel allows.
-const LONGEST_EXTENSION: u64 = 16 * 1024 * 1024;
 /// Pieces on their way from the sandbox to the reader: about 32 KiB each.
 const PIECES: usize = 64;
+/// Pieces on their way from a store to the reader, of 4 MiB at most.
+const STORED_PIECES: usize = 1;
+/// Files with values of variables that are named. An error shows fewer.
+const MOST_EXPOSED: usize = 1000;
+/// Of a path in an error.
+const SHOWN_PATH: usize = 200;
 
-/// What an archive holds.
+/// What an archive holds, besides its entries.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    pub(crate) entries: Vec<Entry>,
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-    /// Files that contain values which must not be in an archive.
+    /// Files that contain values which must not be in an archive: the first ones.
     pub(crate) exposed: Vec<ExposedFile>,
+    /// There are more of them.
+    pub(crate) more_exposed: bool,
 }
 
-/// Reads a whole archive, and searches it for values that must not be in it. Blocks.
+/// Reads a whole archive, gives each entry to `take`, and searches it for values that must not be
+/// in it. Blocks. Nothing may be known of the archive before it has been read to its end.
 ///
 /// # Errors
-/// For anything that is not a whole archive as our `tar` makes them.
-pub(crate) fn read(compressed: impl Read, values: &EnvValues) -> io::Result<Contents> {
-    let mut archive = io::BufReader::with_capacity(BUFFER, MultiGzDecoder::new(compressed));
+/// For anything that is not a whole archive as our `tar` makes them, and for one that exceeds a
+/// bound ([`Excess::of`]).
+pub(crate) fn read(
+    compressed: impl Read,
+    limits: &ArchiveLimits,
+    values: &EnvValues,
+    digests: Spool,
+    mut take: impl FnMut(&Entry) -> io::Result<()>,
+) -> io::Result<Contents> {
+    let mut blocks = Blocks::new(compressed, *limits);
     let mut contents = Contents::default();
-    // Where a hard link finds what it shares.
-    let mut known: HashMap<Vec<u8>, (u64, Digest)> = HashMap::new();
-    let mut extensions = Extensions::default();
-    loop {
-        let mut block = [0; BLOCK];
-        archive.read_exact(&mut block).map_err(|error| broken(&format!("it has no end: {error}")))?;
-        if block == [0; BLOCK] {
-            break;
-        }
-        let header = tar::Header::from_byte_slice(&block);
-        if header.cksum()? != checksum(&block) {
-            return Err(broken("a header is damaged"));
-        }
-        let kind = header.entry_type();
-        if kind.is_pax_local_extensions() || kind.is_pax_global_extensions() {
-            let body = body(&mut archive, header.entry_size()?)?;
-            if kind.is_pax_local_extensions() {
-                extensions = Extensions::parse(&body)?;
-            }
-            continue;
-        }
-        let (entry, variables) = entry(header, std::mem::take(&mut extensions), &mut archive, &known, values)?;
+    let mut known = Known::new(digests);
+    while let Some(head) = blocks.next_head()? {
+        let (entry, variables) = read_entry(head, &mut blocks, &mut known, values)?;
         if !variables.is_empty() {
-            contents.exposed.push(ExposedFile { path: entry.path.clone(), variables });
+            match contents.exposed.len() < MOST_EXPOSED {
+                true => contents.exposed.push(ExposedFile { path: entry.path.clone(), variables }),
+                false => contents.more_exposed = true,
+            }
         }
-        if let Some(content) = entry.kind.content() {
-            known.insert(entry.path.as_bytes().to_vec(), content);
+        if let Some((size, _)) = entry.kind.content() {
             contents.files += 1;
-            contents.bytes += if matches!(entry.kind, Kind::File { .. }) { content.0 } else { 0 };
+            contents.bytes += if matches!(entry.kind, Kind::File { .. }) { size } else { 0 };
         }
-        contents.entries.push(entry);
+        take(&entry)?;
     }
-    // The compressed stream ends with its own checksum, which is looked at only there.
-    io::copy(&mut archive, &mut io::sink())?;
+    blocks.finish()?;
     Ok(contents)
 }
 
-fn entry(
-    header: &tar::Header,
-    extensions: Extensions,
-    archive: &mut impl Read,
-    known: &HashMap<Vec<u8>, (u64, Digest)>,
+/// The first `most` bytes of one file, its whole length and its digest; none when the archive has
+/// no such file. Blocks.
+///
+/// # Errors
+/// As [`read`]; what comes after the file is not looked at.
+pub(crate) fn find(
+    compressed: impl Read,
+    limits: &ArchiveLimits,
+    path: &[u8],
+    most: usize,
+) -> io::Result<Option<(Vec<u8>, Digest)>> {
+    let mut blocks = Blocks::new(compressed, *limits);
+    while let Some(head) = blocks.next_head()? {
+        if !head.has_content() {
+            continue;
+        }
+        let mut hasher = Hasher::default();
+        let mut begin = Vec::new();
+        let wanted = head.path == path;
+        blocks.read_content(head.size, |piece| {
+            if wanted {
+                hasher.update(piece);
+                begin.extend_from_slice(&piece[..piece.len().min(most - begin.len())]);
+            }
+        })?;
+        if wanted {
+            return Ok(Some((begin, hasher.finish())));
+        }
+    }
+    Ok(None)
+}
+
+/// Names that have occurred, and where a hard link finds the content that it shares. Of a name only
+/// a hash is kept, by keys that the sandbox cannot know.
+struct Known {
+    keys: RandomState,
+    /// The file's number; none of what has no content.
+    names: HashMap<u64, u32>,
+    /// Size and digest of each file, by its number.
+    digests: Spool,
+    files: u32,
+}
+
+/// Of a name that is no file's.
+const NO_CONTENT: u32 = u32::MAX;
+/// A size and a digest.
+const RECORD: usize = 8 + 32;
+
+impl Known {
+    fn new(digests: Spool) -> Self {
+        Self { keys: RandomState::new(), names: HashMap::new(), digests, files: 0 }
+    }
+
+    fn insert(&mut self, path: &[u8], number: u32) -> io::Result<()> {
+        match self.names.insert(self.keys.hash_one(path), number) {
+            None => Ok(()),
+            Some(_) => Err(broken(&format!("it has {} twice", shown(path)))),
+        }
+    }
+
+    fn insert_file(&mut self, path: &[u8], size: u64, sha256: Digest) -> io::Result<()> {
+        self.digests.write_all(&size.to_le_bytes())?;
+        self.digests.write_all(sha256.as_bytes())?;
+        let number = self.files;
+        self.files += 1;
+        self.insert(path, number)
+    }
+
+    /// Number, size and digest of the file that a hard link names.
+    fn find(&self, path: &[u8]) -> io::Result<(u32, u64, Digest)> {
+        let number = self.names.get(&self.keys.hash_one(path)).copied().filter(|number| *number != NO_CONTENT);
+        let number = number.ok_or_else(|| broken("a hard link comes before its file"))?;
+        let mut record = [0; RECORD];
+        self.digests.read_exact_at(&mut record, u64::from(number) * RECORD as u64)?;
+        let (size, sha256) = record.split_first_chunk().expect("a record begins with a size");
+        Ok((number, u64::from_le_bytes(*size), Digest::from_bytes(sha256.try_into().expect("a digest is the rest"))))
+    }
+}
+
+fn shown(path: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(&path[..path.len().min(SHOWN_PATH)]))
+}
+
+fn read_entry<R: Read>(
+    head: Head,
+    blocks: &mut Blocks<R>,
+    known: &mut Known,
     values: &EnvValues,
 ) -> io::Result<(Entry, Vec<String>)> {
-    let path = relative(extensions.path.unwrap_or_else(|| header.path_bytes().into_owned()));
-    let link = extensions.link.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
+    let Head { header, path, link, size, extensions } = head;
     let target = || link.clone().ok_or_else(|| broken("a link has no target"));
-    let size = match extensions.size {
-        Some(size) => size,
-        None => header.entry_size()?,
-    };
     let mut variables = Vec::new();
     let kind = match header.entry_type() {
         tar::EntryType::Regular | tar::EntryType::Continuous => {
-            let (sha256, found) = content(archive, size, values)?;
-            variables = found;
+            let mut hasher = Hasher::default();
+            let mut search = values.search();
+            blocks.read_content(size, |piece| {
+                hasher.update(piece);
+                search.push(piece);
+            })?;
+            let sha256 = hasher.finish();
+            variables = search.finish();
+            known.insert_file(&path, size, sha256)?;
             Kind::File { size, sha256 }
         }
         tar::EntryType::Link => {
             let to = relative(target()?);
-            let (size, sha256) = *known.get(&to).ok_or_else(|| broken("a hard link comes before its file"))?;
+            let (number, size, sha256) = known.find(&to)?;
+            known.insert(&path, number)?;
             Kind::HardLink { to: FilePath::new(to), size, sha256 }
         }
-        tar::EntryType::Symlink => Kind::Symlink { target: FilePath::new(target()?) },
-        tar::EntryType::Directory => Kind::Directory,
-        tar::EntryType::Fifo => Kind::Fifo,
-        tar::EntryType::Char => Kind::CharDevice,
-        tar::EntryType::Block => Kind::BlockDevice,
-        other => return Err(broken(&format!("it has an entry of the unknown type {:?}", other.as_byte()))),
+        other => {
+            known.insert(&path, NO_CONTENT)?;
+            match other {
+                tar::EntryType::Symlink => Kind::Symlink { target: FilePath::new(target()?) },
+                tar::EntryType::Directory => Kind::Directory,
+                tar::EntryType::Fifo => Kind::Fifo,
+                tar::EntryType::Char => Kind::CharDevice,
+                tar::EntryType::Block => Kind::BlockDevice,
+                other => return Err(broken(&format!("it has an entry of the unknown type {:?}", other.as_byte()))),
+            }
+        }
     };
-    let name = |extended: Option<String>, short: Option<&[u8]>| {
-        extended.unwrap_or_else(|| short.map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default())
-    };
+    let Extensions { uid, gid, user, group, xattrs, .. } = extensions;
     let entry = Entry {
         path: FilePath::new(path),
         mode: header.mode()? & 0o7777,
-        uid: extensions.uid.map_or_else(|| header.uid(), Ok)?,
-        gid: extensions.gid.map_or_else(|| header.gid(), Ok)?,
-        user: name(extensions.user, header.username_bytes()),
-        group: name(extensions.group, header.groupname_bytes()),
-        xattrs: extensions.xattrs,
+        uid: uid.map_or_else(|| header.uid(), Ok)?,
+        gid: gid.map_or_else(|| header.gid(), Ok)?,
+        user: user.unwrap_or_default(),
+        group: group.unwrap_or_default(),
+        xattrs,
         kind,
     };
     Ok((entry, variables))
+}
+
+/// The header of an entry, and what extended headers say instead of it.
+struct Head {
+    header: tar::Header,
+    path: Vec<u8>,
+    link: Option<Vec<u8>>,
+    size: u64,
+    extensions: Extensions,
+}
+
+impl Head {
+    fn has_content(&self) -> bool {
+        matches!(self.header.entry_type(), tar::EntryType::Regular | tar::EntryType::Continuous)
+    }
+}
+
+/// The blocks of an archive, within bounds.
+struct Blocks<R> {
+    archive: BufReader<Bounded<MultiGzDecoder<R>>>,
+    limits: ArchiveLimits,
+    entries: u64,
+    name_bytes: u64,
+}
+
+impl<R: Read> Blocks<R> {
+    fn new(compressed: R, limits: ArchiveLimits) -> Self {
+        let inflated = Bounded { inner: MultiGzDecoder::new(compressed), taken: 0, most: limits.inflated_bytes };
+        Self { archive: BufReader::with_capacity(BUFFER, inflated), limits, entries: 0, name_bytes: 0 }
+    }
+
+    /// The next entry; none at the end of the archive.
+    fn next_head(&mut self) -> io::Result<Option<Head>> {
+        let mut extensions = Extensions::default();
+        loop {
+            let mut block = [0; BLOCK];
+            self.archive.read_exact(&mut block).map_err(|error| match Excess::of(&error) {
+                Some(_) => error,
+                None => broken(&format!("it has no end: {error}")),
+            })?;
+            if block == [0; BLOCK] {
+                return Ok(None);
+            }
+            let header = tar::Header::from_byte_slice(&block);
+            if header.cksum()? != checksum(&block) {
+                return Err(broken("a header is damaged"));
+            }
+            let kind = header.entry_type();
+            if kind.is_pax_local_extensions() || kind.is_pax_global_extensions() {
+                let body = self.read_extension(header.entry_size()?)?;
+                if kind.is_pax_local_extensions() {
+                    extensions = Extensions::parse(&body)?;
+                }
+                continue;
+            }
+            return self.bound(header.clone(), extensions).map(Some);
+        }
+    }
+
+    fn bound(&mut self, header: tar::Header, mut extensions: Extensions) -> io::Result<Head> {
+        let ArchiveLimits { entries, name_bytes, path_bytes, inflated_bytes, .. } = self.limits;
+        self.entries += 1;
+        if self.entries > entries {
+            return Err(Excess::Entries(entries).into());
+        }
+        let path = relative(extensions.path.take().unwrap_or_else(|| header.path_bytes().into_owned()));
+        let link = extensions.link.take().or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
+        if path.len() > path_bytes || link.as_ref().is_some_and(|link| link.len() > path_bytes) {
+            return Err(Excess::Path(path_bytes).into());
+        }
+        let name = |short: Option<&[u8]>| short.map(|name| String::from_utf8_lossy(name).into_owned());
+        extensions.user = extensions.user.or_else(|| name(header.username_bytes()));
+        extensions.group = extensions.group.or_else(|| name(header.groupname_bytes()));
+        let texts = [&extensions.user, &extensions.group].into_iter().flatten().chain(&extensions.xattrs);
+        let others: usize = texts.map(String::len).sum();
+        self.name_bytes += (path.len() + link.as_ref().map_or(0, Vec::len) + others) as u64;
+        if self.name_bytes > name_bytes {
+            return Err(Excess::Names(name_bytes).into());
+        }
+        let size = match extensions.size {
+            Some(size) => size,
+            None => header.entry_size()?,
+        };
+        let head = Head { header, path, link, size, extensions };
+        // Refused before it is read.
+        if head.has_content() && size > inflated_bytes {
+            return Err(Excess::Inflated(inflated_bytes).into());
+        }
+        Ok(head)
+    }
+
+    fn read_extension(&mut self, size: u64) -> io::Result<Vec<u8>> {
+        if size > self.limits.header_bytes {
+            return Err(Excess::Header(self.limits.header_bytes).into());
+        }
+        let mut body = Vec::new();
+        self.archive.by_ref().take(size).read_to_end(&mut body)?;
+        if body.len() as u64 != size {
+            return Err(broken("an extended header is cut off"));
+        }
+        self.skip_padding(size)?;
+        Ok(body)
+    }
+
+    /// Gives the content of a file to `take`, piece by piece.
+    fn read_content(&mut self, size: u64, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut left = size;
+        let mut buffer = [0; 64 * 1024];
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(buffer.len()).min(buffer.len());
+            let count = self.archive.read(&mut buffer[..most])?;
+            if count == 0 {
+                return Err(broken("a file is cut off"));
+            }
+            take(&buffer[..count]);
+            left -= count as u64;
+        }
+        self.skip_padding(size)
+    }
+
+    fn skip_padding(&mut self, size: u64) -> io::Result<()> {
+        let over = usize::try_from(size % BLOCK as u64).unwrap_or(0);
+        if over == 0 { Ok(()) } else { self.archive.read_exact(&mut [0; BLOCK][over..]) }
+    }
+
+    /// Reads to the end of the compressed stream, which has its own checksum.
+    fn finish(mut self) -> io::Result<()> {
+        io::copy(&mut self.archive, &mut io::sink()).map(drop)
+    }
+}
+
+/// Fails when more comes than may.
+struct Bounded<R> {
+    inner: R,
+    taken: u64,
+    most: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.taken += count as u64;
+        if self.taken > self.most { Err(Excess::Inflated(self.most).into()) } else { Ok(count) }
+    }
 }
 
 /// The records of an extended header that say what the next header cannot.
@@ -190,44 +423,6 @@ fn relative(mut path: Vec<u8>) -> Vec<u8> {
     path
 }
 
-fn body(archive: &mut impl Read, size: u64) -> io::Result<Vec<u8>> {
-    if size > LONGEST_EXTENSION {
-        return Err(broken("an extended header is too long"));
-    }
-    let mut body = Vec::new();
-    archive.by_ref().take(size).read_to_end(&mut body)?;
-    if body.len() as u64 != size {
-        return Err(broken("an extended header is cut off"));
-    }
-    skip_padding(archive, size)?;
-    Ok(body)
-}
-
-/// The digest of a file's content, and the variables whose values are in it.
-fn content(archive: &mut impl Read, size: u64, values: &EnvValues) -> io::Result<(Digest, Vec<String>)> {
-    let mut hasher = Hasher::default();
-    let mut search = values.search();
-    let mut left = size;
-    let mut buffer = [0; 64 * 1024];
-    while left > 0 {
-        let most = usize::try_from(left).unwrap_or(buffer.len()).min(buffer.len());
-        let count = archive.read(&mut buffer[..most])?;
-        if count == 0 {
-            return Err(broken("a file is cut off"));
-        }
-        hasher.update(&buffer[..count]);
-        search.push(&buffer[..count]);
-        left -= count as u64;
-    }
-    skip_padding(archive, size)?;
-    Ok((hasher.finish(), search.finish()))
-}
-
-fn skip_padding(archive: &mut impl Read, size: u64) -> io::Result<()> {
-    let over = usize::try_from(size % BLOCK as u64).unwrap_or(0);
-    if over == 0 { Ok(()) } else { archive.read_exact(&mut [0; BLOCK][over..]) }
-}
-
 /// The sum of a header's bytes, with its own field read as spaces.
 fn checksum(block: &[u8; BLOCK]) -> u32 {
     let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
@@ -246,7 +441,16 @@ pub(crate) struct Feed {
 
 /// A way to a reader on a thread of its own, which holds the sender back when it is slower.
 pub(crate) fn feed() -> (mpsc::Sender<Bytes>, Feed) {
-    let (sender, pieces) = mpsc::channel(PIECES);
+    feed_of(PIECES)
+}
+
+/// The same for pieces of a store, which are larger.
+pub(crate) fn feed_stored() -> (mpsc::Sender<Bytes>, Feed) {
+    feed_of(STORED_PIECES)
+}
+
+fn feed_of(pieces: usize) -> (mpsc::Sender<Bytes>, Feed) {
+    let (sender, pieces) = mpsc::channel(pieces);
     (sender, Feed { pieces, current: Bytes::new() })
 }
 
@@ -272,6 +476,30 @@ mod tests {
     use flate2::write::GzEncoder;
 
     use super::*;
+
+    const LIMITS: ArchiveLimits = ArchiveLimits {
+        entries: 10,
+        name_bytes: 1000,
+        path_bytes: 300,
+        header_bytes: 2000,
+        inflated_bytes: 1_000_000,
+        archive_bytes: 100_000,
+        reported_paths: 10,
+    };
+
+    /// What is in an archive, all in memory.
+    fn read(compressed: impl Read, values: &EnvValues) -> io::Result<(Contents, Vec<Entry>)> {
+        let mut entries = Vec::new();
+        let contents = super::read(compressed, &LIMITS, values, memory(), |entry| {
+            entries.push(entry.clone());
+            Ok(())
+        })?;
+        Ok((contents, entries))
+    }
+
+    fn memory() -> Spool {
+        Spool::new(std::sync::Arc::new(std::env::temp_dir()))
+    }
 
     fn compressed(archive: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -304,10 +532,10 @@ mod tests {
 
     #[test]
     fn an_archive_says_what_is_in_it() {
-        let contents = read(&compressed(&archive())[..], &EnvValues::default()).expect("an archive");
+        let (contents, entries) = read(&compressed(&archive())[..], &EnvValues::default()).expect("an archive");
         assert_eq!((contents.files, contents.bytes), (2, 5));
         let sha256 = Digest::of(b"hello");
-        let seen: Vec<_> = contents.entries.iter().map(|entry| (entry.path.text().into_owned(), &entry.kind)).collect();
+        let seen: Vec<_> = entries.iter().map(|entry| (entry.path.text().into_owned(), &entry.kind)).collect();
         assert_eq!(
             seen,
             [
@@ -350,5 +578,103 @@ mod tests {
         for bad in [&b"5 ab\n"[..], b"x path=a\n", b"9 path=a", b"99 path=a\n", b"6 path\n"] {
             assert!(Extensions::parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    /// An entry with an extended header before it.
+    fn extended(records: &[(&str, &[u8])], kind: u8, size: u64) -> Vec<u8> {
+        let block = |kind: u8, size: u64| {
+            let mut header = tar::Header::new_ustar();
+            header.set_entry_type(tar::EntryType::new(kind));
+            header.set_mode(0o644);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_size(size);
+            header.set_cksum();
+            header.as_bytes().to_vec()
+        };
+        let mut body = Vec::new();
+        for (key, value) in records {
+            let rest = key.len() + value.len() + 3;
+            let length = (rest..).find(|length| length.to_string().len() + rest == *length).expect("a length");
+            body.extend_from_slice(format!("{length} {key}=").as_bytes());
+            body.extend_from_slice(value);
+            body.push(b'\n');
+        }
+        let mut blocks = block(b'x', body.len() as u64);
+        body.resize(body.len().next_multiple_of(BLOCK), 0);
+        blocks.extend(body);
+        blocks.extend(block(kind, size));
+        blocks
+    }
+
+    fn named(path: &str) -> Vec<u8> {
+        extended(&[("path", path.as_bytes())], b'5', 0)
+    }
+
+    #[track_caller]
+    fn exceeds(blocks: &[u8], wanted: &Excess) {
+        let error = read(&compressed(blocks)[..], &EnvValues::default()).expect_err("it is too much");
+        assert_eq!(Excess::of(&error), Some(wanted), "{error}");
+    }
+
+    #[test]
+    fn bounds_are_kept_and_reaching_them_is_no_trouble() {
+        let end = vec![0; 2 * BLOCK];
+        let ends = |blocks: &[u8]| [blocks, &end].concat();
+        let entries = |count: usize| (0..count).flat_map(|number| named(&number.to_string())).collect::<Vec<u8>>();
+        read(&compressed(&ends(&entries(10)))[..], &EnvValues::default()).expect("ten are allowed");
+        exceeds(&ends(&entries(11)), &Excess::Entries(10));
+
+        let long = |length: usize| named(&"x".repeat(length));
+        read(&compressed(&ends(&long(300)))[..], &EnvValues::default()).expect("so long is allowed");
+        exceeds(&ends(&long(301)), &Excess::Path(300));
+        let link = extended(&[("path", b"l"), ("linkpath", &[b'x'; 301])], b'2', 0);
+        exceeds(&ends(&link), &Excess::Path(300));
+        exceeds(&ends(&long(15_000_000)), &Excess::Header(2000));
+        let names: Vec<u8> = (0..4).flat_map(|number| named(&format!("{number}{}", "x".repeat(280)))).collect();
+        exceeds(&ends(&names), &Excess::Names(1000));
+        let attribute = format!("SCHILY.xattr.user.{}", "x".repeat(600));
+        let attributes = |path: &str| extended(&[("path", path.as_bytes()), (&attribute, b"")], b'5', 0);
+        exceeds(&ends(&[attributes("a"), attributes("b")].concat()), &Excess::Names(1000));
+
+        exceeds(&extended(&[("path", b"a"), ("size", b"1000001")], b'0', 0), &Excess::Inflated(1_000_000));
+        exceeds(
+            &[extended(&[("path", b"a"), ("size", b"990000")], b'0', 0), vec![7; 2_000_000]].concat(),
+            &Excess::Inflated(1_000_000),
+        );
+        // After the end of the archive, where nothing is looked at.
+        exceeds(&[entries(1), vec![0; 10_000_000]].concat(), &Excess::Inflated(1_000_000));
+    }
+
+    #[test]
+    fn an_endless_stream_is_not_read_further_than_its_bound() {
+        struct Endless(u64);
+        impl Read for Endless {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                // Empty members of a compressed stream inflate to nothing.
+                let member = compressed(&[]);
+                let count = member.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&member[..count]);
+                self.0 += count as u64;
+                if self.0 > 10_000_000 { Err(io::Error::other("the sender has ended")) } else { Ok(count) }
+            }
+        }
+        read(Endless(0), &EnvValues::default()).expect_err("it is no archive");
+    }
+
+    #[test]
+    fn a_name_occurs_once() {
+        let twice = [named("a"), named("b"), named("a"), vec![0; 2 * BLOCK]].concat();
+        let error = read(&compressed(&twice)[..], &EnvValues::default()).expect_err("tar makes no such archive");
+        assert!(error.to_string().contains("\"a\" twice"), "{error}");
+    }
+
+    #[test]
+    fn one_file_is_found_without_the_others() {
+        let whole = compressed(&archive());
+        let find = |path: &str, most| find(&whole[..], &LIMITS, path.as_bytes(), most).expect("an archive");
+        assert_eq!(find("a", 100), Some((b"hello".to_vec(), Digest::of(b"hello"))));
+        assert_eq!(find("a", 2), Some((b"he".to_vec(), Digest::of(b"hello"))), "the digest is of all of it");
+        assert_eq!(find("c", 2), None, "a link has no content");
     }
 }

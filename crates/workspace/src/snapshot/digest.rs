@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 /// The SHA-256 of something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
@@ -19,6 +19,14 @@ pub struct InvalidDigest;
 impl Digest {
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
     }
 }
 
@@ -33,6 +41,32 @@ impl Hasher {
 
     pub(crate) fn finish(self) -> Digest {
         Digest(self.0.finalize().into())
+    }
+}
+
+/// Digest of a set of texts, whatever their order: the sum of their SHA-256, as numbers of 256 bits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SetHasher([u64; 4]);
+
+impl SetHasher {
+    pub(crate) fn add(&mut self, text: &[u8]) {
+        let Digest(one) = Digest::of(text);
+        let mut carry = false;
+        for (sum, part) in self.0.iter_mut().zip(one.chunks_exact(8)) {
+            let part = u64::from_le_bytes(part.try_into().expect("eight bytes"));
+            let (with_part, over) = sum.overflowing_add(part);
+            let (with_carry, over_again) = with_part.overflowing_add(u64::from(carry));
+            *sum = with_carry;
+            carry = over || over_again;
+        }
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        let mut digest = [0; 32];
+        for (bytes, part) in digest.chunks_exact_mut(8).zip(self.0) {
+            bytes.copy_from_slice(&part.to_le_bytes());
+        }
+        Digest(digest)
     }
 }
 

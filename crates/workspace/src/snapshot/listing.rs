@@ -1,17 +1,22 @@
 //! Which snapshots there are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Snapshots;
+use super::archive;
 use super::checked::Check;
 use super::digest::Digest;
+use super::entries::{self, Entries, Wanted};
 use super::key::{self, Part, ProjectId, Stamp};
-use super::manifest::{FORMAT, FilePath, Manifest};
+use super::manifest::{Entry, FilePath, Manifest, is_environment_file};
 use super::occasion::Occasion;
 use super::retention::{Generation, TreeSize};
+use super::spool::Spool;
 use super::store::StoreError;
 
 /// A snapshot that exists.
@@ -97,6 +102,26 @@ pub(super) enum ManifestError {
     Unreadable(String),
 }
 
+/// Files with variables that a listing names.
+const MOST_ENVIRONMENT_FILES: usize = 100;
+
+/// What was read of a manifest.
+pub(super) trait HasManifest: Send + 'static {
+    fn manifest(&self) -> &Manifest;
+}
+
+impl HasManifest for Manifest {
+    fn manifest(&self) -> &Manifest {
+        self
+    }
+}
+
+impl<T: Send + 'static> HasManifest for (Manifest, T) {
+    fn manifest(&self) -> &Manifest {
+        &self.0
+    }
+}
+
 impl Snapshots {
     /// The snapshots of a project, oldest first.
     ///
@@ -155,13 +180,13 @@ impl Snapshots {
             environment_files: Vec::new(),
             condition: Condition::Damaged { reason },
         };
-        let manifest = match self.manifest(project, stamp).await {
+        let mut environment_files = Vec::new();
+        let manifest = match self.describe_listing(project, stamp, &mut environment_files).await {
             Ok(manifest) => manifest,
             Err(ManifestError::Store(StoreError::NotFound { .. })) => return Ok(None),
             Err(ManifestError::Store(error)) => return Err(error),
             Err(ManifestError::Unreadable(reason)) => return Ok(Some(damaged(reason))),
         };
-        let environment_files = manifest.environment_files().cloned().collect();
         let Manifest { files, bytes, archive, occasion, .. } = manifest;
         let object = match generations.archive(stamp) {
             Some(object) if object.size == archive.bytes => object,
@@ -202,6 +227,13 @@ impl Snapshots {
         Ok(self.generations(project).await?.committed().next_back())
     }
 
+    /// The snapshot whose archive has this key, by the key's form alone: it may not be there.
+    pub fn stamp_of(&self, project: &ProjectId, key: &str) -> Option<Stamp> {
+        let key = object_store::path::Path::parse(key).ok()?;
+        let (stamp, _) = key::parse(&key)?;
+        (key::archive(project, stamp) == key).then_some(stamp)
+    }
+
     /// Whether there is anything to be restored.
     ///
     /// # Errors
@@ -210,17 +242,108 @@ impl Snapshots {
         Ok(self.generations(project).await?.committed().next().is_some())
     }
 
-    /// What a snapshot's files must be.
+    /// What a snapshot's files must be, but for its entries, which are read and compared.
     pub(super) async fn manifest(&self, project: &ProjectId, stamp: Stamp) -> Result<Manifest, ManifestError> {
-        let text = self.objects.get(&key::manifest(project, stamp)).await?;
-        let manifest: Manifest =
-            serde_json::from_slice(&text).map_err(|error| ManifestError::Unreadable(error.to_string()))?;
+        self.read_manifest(project, stamp, |source| entries::read(source, Wanted::Nothing)).await
+    }
+
+    /// The same with its entries.
+    pub(super) async fn manifest_and_entries(
+        &self,
+        project: &ProjectId,
+        stamp: Stamp,
+    ) -> Result<(Manifest, Entries), ManifestError> {
+        let mut spool = Spool::new(self.objects.spool_directory());
+        self.read_manifest(project, stamp, move |source| {
+            let manifest = entries::read(source, Wanted::Lines(&mut spool))?;
+            let entries = Entries::of(spool.finish()?, manifest.listing);
+            Ok((manifest, entries))
+        })
+        .await
+    }
+
+    /// Gives the entries to `take`, until it breaks off. Of many who read at once some wait.
+    pub(super) async fn scan<T: Send + 'static>(
+        &self,
+        project: &ProjectId,
+        stamp: Stamp,
+        state: T,
+        mut take: impl FnMut(&mut T, Entry) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<(Manifest, T), ManifestError> {
+        self.read_manifest(project, stamp, move |source| {
+            let mut state = state;
+            let mut each = |entry| take(&mut state, entry);
+            let manifest = entries::read(source, Wanted::Each(&mut each))?;
+            Ok((manifest, state))
+        })
+        .await
+    }
+
+    /// The manifest, and the files in the snapshot that have the workspace's variables in plain
+    /// text. Only sessions of older programs wrote such files, before archives were searched.
+    async fn describe_listing(
+        &self,
+        project: &ProjectId,
+        stamp: Stamp,
+        environment_files: &mut Vec<FilePath>,
+    ) -> Result<Manifest, ManifestError> {
+        let manifest = self.manifest(project, stamp).await?;
+        if !manifest.searched {
+            let take = |found: &mut Vec<FilePath>, entry: Entry| {
+                if is_environment_file(&entry.path) {
+                    found.push(entry.path);
+                }
+                match found.len() < MOST_ENVIRONMENT_FILES {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            };
+            *environment_files = self.scan(project, stamp, Vec::new(), take).await?.1;
+        }
+        Ok(manifest)
+    }
+
+    /// Reads a manifest on a thread of its own while it comes from the store.
+    async fn read_manifest<T: HasManifest>(
+        &self,
+        project: &ProjectId,
+        stamp: Stamp,
+        read: impl FnOnce(archive::Feed) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, ManifestError> {
+        let _reader = self.readers.acquire().await.expect("it is never closed");
+        let mut pieces = std::pin::pin!(self.objects.stream(key::manifest(project, stamp)).await?);
+        let (sender, feed) = archive::feed();
+        let reading = tokio::task::spawn_blocking(move || read(feed));
+        let mut trouble = None;
+        while let Some(piece) = pieces.next().await {
+            match piece {
+                // A reader that has seen enough, or has failed, takes no more.
+                Ok(piece) => {
+                    if sender.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    trouble = Some(error);
+                    break;
+                }
+            }
+        }
+        drop(sender);
+        let read = reading.await.map_err(|error| ManifestError::Unreadable(error.to_string()))?;
+        if let Some(error) = trouble {
+            return Err(error.into());
+        }
+        let read = read.map_err(|error| match error.raw_os_error() {
+            // The manifest comes from memory: only the disk for what is kept of it fails so.
+            Some(_) => ManifestError::Store(self.spool_trouble(error)),
+            None => ManifestError::Unreadable(error.to_string()),
+        })?;
         let wrong = |what: String| Err(ManifestError::Unreadable(what));
-        match &manifest {
-            Manifest { format, .. } if *format != FORMAT => wrong(format!("its format is {format}, not {FORMAT}")),
+        match read.manifest() {
             Manifest { project: other, .. } if other != project => wrong(format!("it is of the project {other}")),
             Manifest { stamp: other, .. } if *other != stamp => wrong(format!("it is of the snapshot {other}")),
-            _ => Ok(manifest),
+            _ => Ok(read),
         }
     }
 

@@ -1,18 +1,30 @@
 //! What is in an archive. It is made of the archive itself, so that it cannot speak of anything else.
+//!
+//! ```text
+//! {"format":2,"project":…,"listing":{"entries":2,…}}     the head, one line
+//! {"path":".","mode":"0755",…,"type":"directory"}        an entry, one line each, in the archive's order
+//! {"path":"a","mode":"0644",…,"type":"file",…}
+//! ```
+//!
+//! The first format was one JSON value with the entries in an array at its end; `entries` reads
+//! both, one entry at a time.
 
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::digest::Digest;
 use super::key::{ProjectId, Stamp};
 use super::occasion::Occasion;
 
-/// The only form there is; a reader refuses others.
-pub(crate) const FORMAT: u32 = 1;
+/// The form that is written.
+pub(crate) const FORMAT: u32 = 2;
+/// One JSON value, as older programs wrote it.
+pub(crate) const WHOLE_FORMAT: u32 = 1;
 
-/// What a snapshot's files must be.
+/// What a snapshot's files must be, but for its entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: u32,
@@ -36,35 +48,39 @@ pub struct Manifest {
     /// The archive was searched for values of the workspace's variables and has none, unless the workspace allows it.
     #[serde(default)]
     pub searched: bool,
-    pub entries: Vec<Entry>,
+    /// What the lines after the head must be. Of an older manifest it is made while it is read.
+    #[serde(default)]
+    pub listing: ListingFacts,
+}
+
+/// The entries of a manifest, as a whole.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListingFacts {
+    pub entries: u64,
+    /// Digest of the set of their lines.
+    #[serde(default)]
+    pub sha256: Digest,
+    /// Some have extended attributes, of which only the names are known.
+    pub attributes: bool,
 }
 
 impl Manifest {
-    /// Session files of an older program, which have the workspace's variables in plain text.
-    pub fn environment_files(&self) -> impl Iterator<Item = &FilePath> {
-        let is_one = |path: &&FilePath| {
-            let path = path.as_bytes();
-            path.starts_with(b".sandbar/") && (path.ends_with(b"/env") || path.ends_with(b".env"))
-        };
-        self.entries.iter().map(|entry| &entry.path).filter(|_| !self.searched).filter(is_one)
-    }
-
     /// Whether this snapshot brings back the tree of another, and knows of all folders that are not in it. Times of modification
     /// are not compared.
     pub(super) fn has_same_tree(&self, other: &Self) -> bool {
-        let sorted = |manifest: &Self| {
-            let mut entries: Vec<Entry> = manifest.entries.clone();
-            entries.sort_by(|one, other| one.path.cmp(&other.path));
-            entries
-        };
-        // Of extended attributes only the names are known.
-        let unsure = self.entries.iter().any(|entry| !entry.xattrs.is_empty());
+        let known: std::collections::HashSet<&FilePath> = self.left_out.iter().collect();
         (self.root == other.root && self.owners == other.owners && self.files == other.files)
             && self.bytes == other.bytes
-            && (!unsure || self.archive == other.archive)
-            && other.left_out.iter().all(|path| self.left_out.contains(path))
-            && sorted(self) == sorted(other)
+            && (!self.listing.attributes || self.archive == other.archive)
+            && self.listing == other.listing
+            && other.left_out.iter().all(|path| known.contains(path))
     }
+}
+
+/// Whether this is a session file of an older program, which has the workspace's variables in plain text.
+pub(super) fn is_environment_file(path: &FilePath) -> bool {
+    let path = path.as_bytes();
+    path.starts_with(b".sandbar/") && (path.ends_with(b"/env") || path.ends_with(b".env"))
 }
 
 /// The archive as an object.
@@ -76,6 +92,7 @@ pub struct ArchiveFacts {
 
 /// One file, folder or link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Line")]
 pub struct Entry {
     /// From the root on, which itself is `.`.
     pub path: FilePath,
@@ -94,7 +111,7 @@ pub struct Entry {
     pub kind: Kind,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Kind {
     File {
@@ -114,6 +131,60 @@ pub enum Kind {
     Fifo,
     CharDevice,
     BlockDevice,
+}
+
+/// An entry as it is read: flat, which takes a third of the time that a tagged enum does.
+#[derive(Deserialize)]
+struct Line {
+    path: FilePath,
+    #[serde(with = "octal")]
+    mode: u32,
+    uid: u64,
+    gid: u64,
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    xattrs: Vec<String>,
+    r#type: KindName,
+    size: Option<u64>,
+    sha256: Option<Digest>,
+    to: Option<FilePath>,
+    target: Option<FilePath>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum KindName {
+    File,
+    HardLink,
+    Directory,
+    Symlink,
+    Fifo,
+    CharDevice,
+    BlockDevice,
+}
+
+impl TryFrom<Line> for Entry {
+    type Error = String;
+
+    fn try_from(line: Line) -> Result<Self, Self::Error> {
+        let Line { path, mode, uid, gid, user, group, xattrs, r#type, size, sha256, to, target } = line;
+        let kind = match (r#type, size, sha256, to, target) {
+            (KindName::File, Some(size), Some(sha256), _, _) => Kind::File { size, sha256 },
+            (KindName::HardLink, Some(size), Some(sha256), Some(to), _) => Kind::HardLink { to, size, sha256 },
+            (KindName::Symlink, _, _, _, Some(target)) => Kind::Symlink { target },
+            (KindName::Directory, ..) => Kind::Directory,
+            (KindName::Fifo, ..) => Kind::Fifo,
+            (KindName::CharDevice, ..) => Kind::CharDevice,
+            (KindName::BlockDevice, ..) => Kind::BlockDevice,
+            (KindName::File | KindName::HardLink | KindName::Symlink, ..) => {
+                return Err(format!("the entry {path:?} says too little"));
+            }
+        };
+        Ok(Self { path, mode, uid, gid, user, group, xattrs, kind })
+    }
 }
 
 impl Kind {
@@ -139,20 +210,8 @@ impl Kind {
 }
 
 /// A name as the kernel has it: any bytes. Text in JSON where it is text, else its bytes in hexadecimal.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(from = "PathText", into = "PathText")]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FilePath(Vec<u8>);
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum PathText {
-    Text(String),
-    Bytes { hex: HexBytes },
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-struct HexBytes(Vec<u8>);
 
 impl FilePath {
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
@@ -181,42 +240,57 @@ impl From<&str> for FilePath {
     }
 }
 
-impl From<PathText> for FilePath {
-    fn from(text: PathText) -> Self {
-        match text {
-            PathText::Text(text) => Self(text.into_bytes()),
-            PathText::Bytes { hex } => Self(hex.0),
+impl Serialize for FilePath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_) => {
+                let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+                serializer.collect_map([("hex", hex)])
+            }
         }
     }
 }
 
-impl From<FilePath> for PathText {
-    fn from(path: FilePath) -> Self {
-        match String::from_utf8(path.0) {
-            Ok(text) => Self::Text(text),
-            Err(error) => Self::Bytes { hex: HexBytes(error.into_bytes()) },
-        }
+impl<'de> Deserialize<'de> for FilePath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PathVisitor)
     }
 }
 
-impl TryFrom<String> for HexBytes {
-    type Error = &'static str;
+struct PathVisitor;
 
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        let whole = text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
-        match bytes {
-            Some(bytes) if whole => Ok(Self(bytes)),
-            _ => Err("these are not bytes in hexadecimal"),
+impl<'de> Visitor<'de> for PathVisitor {
+    type Value = FilePath;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a path: a text, or {\"hex\": its bytes}")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<FilePath, E> {
+        Ok(text.into())
+    }
+
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<FilePath, E> {
+        Ok(FilePath(text.into_bytes()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FilePath, A::Error> {
+        let mut bytes = None;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "hex" => bytes = from_hex(&map.next_value::<String>()?),
+                _ => return Err(A::Error::unknown_field(&key, &["hex"])),
+            }
         }
+        bytes.map(FilePath).ok_or_else(|| A::Error::custom("these are not bytes in hexadecimal"))
     }
 }
 
-impl From<HexBytes> for String {
-    fn from(bytes: HexBytes) -> Self {
-        bytes.0.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let whole = text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.as_bytes().chunks(2).map(pair).collect::<Option<Vec<u8>>>().filter(|_| whole)
 }
 
 /// Modes are read by people, who know them in octal.

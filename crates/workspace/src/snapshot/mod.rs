@@ -20,10 +20,12 @@ mod browse;
 mod checked;
 mod complaint;
 mod digest;
+mod entries;
 #[cfg(test)]
 mod hostile;
 mod key;
 mod left_out;
+mod limits;
 mod listing;
 mod manifest;
 mod occasion;
@@ -32,6 +34,7 @@ mod restore;
 mod retention;
 mod save;
 mod script;
+mod spool;
 mod store;
 mod upload;
 mod values;
@@ -41,12 +44,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use browse::BrowseError;
+pub use browse::{BrowseError, DirectoryEntries, FileBeginning};
 pub use digest::{Digest, InvalidDigest};
 pub use key::{InvalidProjectId, InvalidStamp, ProjectId, Stamp};
 pub use left_out::{FolderName, InvalidFolderName, LeftOut};
+pub use limits::{ArchiveLimits, Excess};
 pub use listing::{Condition as SnapshotCondition, Listed};
-pub use manifest::{ArchiveFacts, Entry, FilePath, Kind, Manifest};
+pub use manifest::{ArchiveFacts, Entry, FilePath, Kind, ListingFacts, Manifest};
 /// The name of an object in a store.
 pub use object_store::path::Path as ObjectKey;
 pub use occasion::Occasion;
@@ -58,6 +62,10 @@ pub use upload::Upload;
 pub use values::{EnvValues, ExposedFile};
 
 use script::Patience;
+use tokio::sync::Semaphore;
+
+/// Manifests that are read at once; further readers wait.
+const READERS: usize = 3;
 
 /// How long and how often things are tried, and how many snapshots are kept.
 #[derive(Debug, Clone)]
@@ -74,6 +82,8 @@ pub struct Settings {
     pub keep: usize,
     /// Younger ones are kept besides.
     pub keep_for: Duration,
+    /// What an archive may be at most; absent: as the sandbox's disk allows.
+    pub limits: Option<ArchiveLimits>,
 }
 
 impl Default for Settings {
@@ -85,6 +95,7 @@ impl Default for Settings {
             longest: Duration::from_secs(3600),
             keep: 5,
             keep_for: Duration::ZERO,
+            limits: None,
         }
     }
 }
@@ -95,13 +106,20 @@ pub struct Snapshots {
     objects: Objects,
     settings: Settings,
     turns: Arc<Mutex<HashMap<ProjectId, Turn>>>,
+    /// For manifests that are read: each takes some memory.
+    readers: Arc<Semaphore>,
 }
 
 type Turn = Arc<tokio::sync::Mutex<()>>;
 
 impl Snapshots {
     pub fn new(objects: Objects) -> Self {
-        Self { objects, settings: Settings::default(), turns: Arc::default() }
+        Self {
+            objects,
+            settings: Settings::default(),
+            turns: Arc::default(),
+            readers: Arc::new(Semaphore::new(READERS)),
+        }
     }
 
     /// The same snapshots, with other settings.

@@ -15,10 +15,12 @@ use tracing::{debug, info, warn};
 
 use super::Snapshots;
 use super::digest::{Digest, Hasher};
+use super::entries::Entries;
 use super::key::{self, ProjectId, Stamp};
 use super::listing::{Generations, ManifestError};
 use super::manifest::{FilePath, Manifest};
 use super::script::{self, Ended, Input, Patience, Script, ScriptError};
+use super::spool::Spooled;
 use super::store::StoreError;
 use super::verify::{Comparison, Mismatch, Question};
 use crate::chain::chain;
@@ -254,8 +256,8 @@ impl Snapshots {
         stamp: Stamp,
         archive_size: Option<u64>,
     ) -> Result<Manifest, Failure> {
-        let manifest = match self.manifest(project, stamp).await {
-            Ok(manifest) => manifest,
+        let (manifest, entries) = match self.manifest_and_entries(project, stamp).await {
+            Ok(read) => read,
             Err(ManifestError::Store(StoreError::NotFound { .. })) => return Err(Failure::Flawed(Flaw::NoManifest)),
             Err(ManifestError::Unreadable(reason)) => return Err(Failure::Flawed(Flaw::ManifestUnreadable(reason))),
             Err(ManifestError::Store(source)) => {
@@ -270,7 +272,7 @@ impl Snapshots {
         }
         reach(Point::RestoreChosen).await;
         let stage = format!(".sandbar-restore.{:016x}", rand::random::<u64>());
-        let staged = self.stage(sandbox, project, &manifest, &stage).await;
+        let staged = self.stage(sandbox, &manifest, entries, &stage).await;
         if let Err(failure) = staged {
             self.discard(sandbox, &manifest.root, &stage).await;
             return Err(failure);
@@ -285,30 +287,34 @@ impl Snapshots {
     async fn stage(
         &self,
         sandbox: &Sandbox,
-        project: &ProjectId,
         manifest: &Manifest,
+        entries: Entries,
         stage: &str,
     ) -> Result<(), Failure> {
-        let Manifest { root, stamp, archive, .. } = manifest;
+        let Manifest { project, root, stamp, archive, .. } = manifest;
         let (id, stamp) = (sandbox.id().clone(), *stamp);
         let trouble = |error| of_script(sandbox, error);
-        let question = Question::about(manifest).expect("memory takes what is written to it");
+        let unread = |error| RestoreError::Store { project: project.clone(), source: self.spool_trouble(error) };
+        let (asked, directory) = (entries.clone(), self.objects.spool_directory());
+        let question = tokio::task::spawn_blocking(move || Question::about(&asked, directory)).await;
+        let question = question.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(unread)?;
         let (input, who) = match inflates(sandbox).await {
             true => (Input::Gzip, "guest"),
             false => (Input::Open, "script"),
         };
-        let bytes = question.compressed.len() as u64 + archive.bytes;
-        let numbers = [bytes, question.bytes as u64, question.files as u64].map(|number| number.to_string());
+        let compressed = question.compressed.clone();
+        let bytes = compressed.len() + archive.bytes;
+        let numbers = [bytes, question.bytes, question.files].map(|number| number.to_string());
         let arguments: Vec<String> =
             [root.clone(), stage.to_owned()].into_iter().chain(numbers).chain([who.to_owned()]).collect();
         let script = Script::start(sandbox, script::UNPACK, arguments, input, self.quiet()).await.map_err(trouble)?;
         reach(Point::RestoreUnpacking).await;
 
         let process = script.process();
-        let mut comparison = Comparison::new(manifest, script.as_root);
+        let mut comparison = Comparison::new(&entries, question, manifest.owners && script.as_root);
         let heard = watch::Sender::new(Instant::now());
         let content = self.objects.read(key::archive(project, stamp), archive.bytes);
-        let mut sending = pin!(send(&process, question.compressed, content, input));
+        let mut sending = pin!(send(&process, &compressed, content, input));
         let reading = script.finish(|bytes| {
             heard.send_replace(Instant::now());
             comparison.push(&bytes);
@@ -335,6 +341,7 @@ impl Snapshots {
                 return Err(match error {
                     Sending::Store(StoreError::NotFound { .. }) => Failure::Flawed(Flaw::ArchiveMissing),
                     Sending::Store(source) => RestoreError::Store { project: project.clone(), source }.into(),
+                    Sending::Spool(error) => unread(error).into(),
                     Sending::Sandbox(source) => RestoreError::Sandbox { id, source }.into(),
                 });
             }
@@ -357,7 +364,10 @@ impl Snapshots {
         }
         reach(Point::RestoreUnpacked).await;
 
-        comparison.finish().map_err(|Mismatch { path, what }| Failure::Flawed(Flaw::Mismatch { path, what }))
+        match comparison.finish().map_err(unread)? {
+            None => Ok(()),
+            Some(Mismatch { path, what }) => Err(Failure::Flawed(Flaw::Mismatch { path, what })),
+        }
     }
 
     async fn swap(&self, sandbox: &Sandbox, manifest: &Manifest, stage: &str) -> Result<(), RestoreError> {
@@ -407,8 +417,12 @@ async fn run(sandbox: &Sandbox, text: &str, arguments: Vec<String>, patience: Pa
     Script::start(sandbox, text, arguments, Input::None, patience).await?.finish(|_| {}).await
 }
 
+/// Of the question, sent at once.
+const QUESTION_PIECE: usize = 1 << 20;
+
 enum Sending {
     Store(StoreError),
+    Spool(std::io::Error),
     Sandbox(CommandError),
 }
 
@@ -443,14 +457,18 @@ async fn unless_silent<T>(
 /// Sends the question and the archive, and says what the archive's digest is. Goes on reading when `tar` takes no more.
 async fn send(
     process: &Process,
-    question: Bytes,
+    question: &Spooled,
     content: impl Stream<Item = Result<Bytes, StoreError>>,
     input: Input,
 ) -> Result<Digest, Sending> {
     let mut content = pin!(content);
     let mut hasher = Hasher::default();
     let mut half = false;
-    let mut open = taken(process.send_stdin(question).await)?;
+    let mut open = true;
+    let mut question = question.reader();
+    while let Some(piece) = question.next_piece(QUESTION_PIECE).map_err(Sending::Spool)?.filter(|_| open) {
+        open = taken(process.send_stdin(piece).await)?;
+    }
     while let Some(piece) = content.next().await {
         let piece = piece.map_err(Sending::Store)?;
         // While the sandbox takes it: one after the other, `tar` would wait for every digest.

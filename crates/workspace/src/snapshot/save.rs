@@ -5,18 +5,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 use sdk::{Chunk, CommandError, Sandbox, SandboxId};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::archive::{self, Contents};
 use super::complaint;
 use super::digest::Hasher;
+use super::entries::{Entries, EntryWriter};
 use super::key::{self, ProjectId, Stamp};
 use super::left_out::LeftOut;
+use super::limits::{ArchiveLimits, Excess};
 use super::listing::{Condition, Generations, ManifestError};
 use super::manifest::{ArchiveFacts, FORMAT, FilePath, Manifest};
 use super::occasion::Occasion;
 use super::prune::Pruned;
 use super::script::{self, Input, Said, Script, ScriptError};
+use super::spool::Spool;
 use super::store::StoreError;
 use super::upload::Upload;
 use super::values::{EnvValues, ExposedFile};
@@ -88,6 +92,13 @@ pub enum SaveError {
     Archiving { id: SandboxId, root: String, message: String },
     #[error("the archive from sandbox {id} cannot be read: {detail}")]
     Garbled { id: SandboxId, detail: String },
+    /// Make the tree smaller, as the bound says. No work is lost: the sandbox has it, and earlier snapshots are as they were.
+    #[error("{root} in sandbox {id} cannot be saved, and its earlier snapshots are kept: {excess}")]
+    Excess { id: SandboxId, root: String, excess: Excess },
+    #[error(
+        "the archive from sandbox {id} came too slowly: {bytes} bytes in {after:?}; see what keeps its processor or disk busy"
+    )]
+    Slow { id: SandboxId, bytes: u64, after: Duration },
     #[error("nothing came from sandbox {id} for {after:?} while it was being saved")]
     Silent { id: SandboxId, after: Duration },
     #[error("could not save sandbox {}", id)]
@@ -117,7 +128,11 @@ impl SaveError {
             Self::Silent { .. } | Self::Garbled { .. } | Self::NotKept { .. } => true,
             // Something may have been in the way for a moment.
             Self::Archiving { .. } => true,
-            Self::NoRoot { .. } | Self::HalfRestored { .. } | Self::Exposed { .. } => false,
+            Self::NoRoot { .. }
+            | Self::HalfRestored { .. }
+            | Self::Exposed { .. }
+            | Self::Excess { .. }
+            | Self::Slow { .. } => false,
         }
     }
 }
@@ -138,9 +153,16 @@ const OWN_FILES: &[u8] = b".sandbar/";
 /// Archives that are made again without own files that have values. New ones may come meanwhile.
 const OWN_FILES_TRIES: usize = 3;
 
+/// Bytes a second that an archive comes with on average, once [`Settings::silence`](super::Settings::silence) has passed:
+/// a sandbox that sends a byte now and then would hold up its caller for as long as one that works.
+const SLOWEST: u64 = 16 * 1024;
+/// Of a manifest, sent at once.
+const LINES: usize = 1 << 20;
+
 /// An archive that has come from a sandbox.
 struct Streamed {
     contents: Contents,
+    entries: Entries,
     facts: ArchiveFacts,
     owners: bool,
     left_out: Vec<FilePath>,
@@ -198,16 +220,20 @@ impl Snapshots {
         reach(Point::SaveStamped).await;
 
         let key = key::archive(project, stamp);
+        let limits = match self.settings.limits {
+            Some(limits) => limits,
+            None => ArchiveLimits::for_sandbox(sandbox).await,
+        };
         let mut anew = options.anew_when_changed;
         let mut own_files: Vec<Vec<FilePath>> = Vec::new();
         let (streamed, upload) = loop {
             let mut upload = self.objects.upload(key.clone());
-            match self.stream(sandbox, project, options, &own_files.concat(), &mut upload).await {
+            match self.stream(sandbox, project, options, &limits, &own_files.concat(), &mut upload).await {
                 Ok(streamed) if !streamed.contents.exposed.is_empty() => {
                     upload.abort().await;
-                    let exposed = streamed.contents.exposed;
+                    let Contents { exposed, more_exposed, .. } = streamed.contents;
                     let own = |file: &&ExposedFile| file.path.as_bytes().starts_with(OWN_FILES);
-                    if own_files.len() >= OWN_FILES_TRIES || !exposed.iter().all(|file| own(&file)) {
+                    if more_exposed || own_files.len() >= OWN_FILES_TRIES || !exposed.iter().all(|file| own(&file)) {
                         let files: Vec<ExposedFile> = exposed.iter().filter(|file| !own(file)).cloned().collect();
                         let files = if files.is_empty() { exposed } else { files };
                         return Err(SaveError::Exposed { id: sandbox.id().clone(), files });
@@ -229,8 +255,8 @@ impl Snapshots {
         };
         reach(Point::SaveStreamed).await;
 
-        let Streamed { contents, facts, owners, left_out, changed } = streamed;
-        let Contents { entries, files, bytes, exposed: _ } = contents;
+        let Streamed { contents, entries, facts, owners, left_out, changed } = streamed;
+        let Contents { files, bytes, .. } = contents;
         let manifest = Manifest {
             format: FORMAT,
             project: project.clone(),
@@ -244,7 +270,7 @@ impl Snapshots {
             changed,
             occasion: options.occasion,
             searched: true,
-            entries,
+            listing: entries.facts(),
         };
         if let Some(newest) = self.newest_if_same(project, &generations, &manifest).await.map_err(failed)? {
             upload.abort().await;
@@ -257,15 +283,12 @@ impl Snapshots {
         upload.finish().await.map_err(failed)?;
         reach(Point::SaveArchiveStored).await;
 
-        let text = serde_json::to_vec(&manifest).expect("names and numbers can be written as JSON");
-        let text = Bytes::from(text);
-        let manifest_key = key::manifest(project, stamp);
-        self.objects.create(&manifest_key, text.clone()).await.map_err(failed)?;
+        self.commit(&manifest, &entries).await.map_err(failed)?;
         reach(Point::SaveCommitted).await;
 
-        let what = self.forgotten(project, stamp, &facts, &text).await.map_err(failed)?;
+        let what = self.forgotten(&manifest).await.map_err(failed)?;
         if let Some(what) = what {
-            self.objects.delete(&manifest_key).await.map_err(failed)?;
+            self.objects.delete(&key::manifest(project, stamp)).await.map_err(failed)?;
             return Err(SaveError::NotKept { project: project.clone(), stamp, what });
         }
         reach(Point::SaveVerified).await;
@@ -275,6 +298,33 @@ impl Snapshots {
         let pruned = Pruned::default();
         let key = key.to_string();
         Ok(Saved { stamp, unchanged: false, key, files, bytes, sha256, changed, left_out, pruned })
+    }
+
+    /// Stores the manifest: from then on the snapshot exists.
+    async fn commit(&self, manifest: &Manifest, entries: &Entries) -> Result<(), StoreError> {
+        let mut head = serde_json::to_vec(manifest).expect("names and numbers can be written as JSON");
+        head.push(b'\n');
+        let mut upload = self.objects.upload(key::manifest(&manifest.project, manifest.stamp));
+        let mut lines = entries.lines();
+        let mut piece = Some(Bytes::from(head));
+        while let Some(bytes) = piece {
+            if let Err(error) = upload.push(&bytes).await {
+                upload.abort().await;
+                return Err(error);
+            }
+            piece = match lines.next_piece(LINES) {
+                Ok(piece) => piece,
+                Err(error) => {
+                    upload.abort().await;
+                    return Err(self.spool_trouble(error));
+                }
+            };
+        }
+        upload.finish().await
+    }
+
+    pub(super) fn spool_trouble(&self, error: std::io::Error) -> StoreError {
+        StoreError::Directory { path: self.objects.spool_directory().as_ref().clone(), source: error.into() }
     }
 
     /// The newest snapshot, if it is known to be whole and brings back the same tree.
@@ -315,21 +365,19 @@ impl Snapshots {
     }
 
     /// What the store does not have, of that which it said it has.
-    async fn forgotten(
-        &self,
-        project: &ProjectId,
-        stamp: Stamp,
-        facts: &ArchiveFacts,
-        text: &Bytes,
-    ) -> Result<Option<&'static str>, StoreError> {
+    async fn forgotten(&self, manifest: &Manifest) -> Result<Option<&'static str>, StoreError> {
+        let Manifest { project, stamp, archive: facts, .. } = manifest;
+        let stamp = *stamp;
         let object = self.objects.look(&key::archive(project, stamp)).await?;
         let Some(object) = object.filter(|object| object.size == facts.bytes) else {
             return Ok(Some("the archive is missing or has another length"));
         };
-        match self.objects.get(&key::manifest(project, stamp)).await {
-            Ok(there) if there == text => {}
-            Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(Some("the manifest is missing or another one")),
-            Err(error) => return Err(error),
+        match self.manifest(project, stamp).await {
+            Ok(there) if there == *manifest => {}
+            Ok(_) | Err(ManifestError::Unreadable(_) | ManifestError::Store(StoreError::NotFound { .. })) => {
+                return Ok(Some("the manifest is missing or another one"));
+            }
+            Err(ManifestError::Store(error)) => return Err(error),
         }
         // Older snapshots go when this one is safe, so all of it is read. A store that cannot be read now may be later: the
         // snapshot is there, and counts as unverified.
@@ -341,12 +389,13 @@ impl Snapshots {
         Ok(None)
     }
 
-    /// Brings the archive from the sandbox into the store, and reads it on the way.
+    /// Brings the archive from the sandbox into the store, and reads it on the way. A reader that fails ends both.
     async fn stream(
         &self,
         sandbox: &Sandbox,
         project: &ProjectId,
         options: &SnapshotOptions,
+        limits: &ArchiveLimits,
         own_files: &[FilePath],
         upload: &mut Upload,
     ) -> Result<Streamed, SaveError> {
@@ -358,24 +407,40 @@ impl Snapshots {
         reach(Point::SaveArchiving).await;
 
         let (feed, pieces) = archive::feed();
-        let values = options.values.clone();
-        let reader = tokio::task::spawn_blocking(move || archive::read(pieces, &values));
+        let (values, bounds, directory) = (options.values.clone(), *limits, self.objects.spool_directory());
+        let reader = tokio::task::spawn_blocking(move || {
+            let mut entries = EntryWriter::new(directory.clone());
+            let contents = archive::read(pieces, &bounds, &values, Spool::new(directory), |entry| entries.push(entry))?;
+            Ok((contents, entries.finish()?))
+        });
         let mut said = Said::default();
-        let passed = pass(&mut script, upload, &feed, &mut said).await;
+        let passing = Passing { most: limits.archive_bytes, grace: self.settings.silence };
+        let passed = passing.pass(&mut script, upload, &feed, &mut said).await;
         drop(feed);
+        if passed.is_err() {
+            script.kill().await;
+        }
         // It ends by itself: nothing more comes.
-        let contents = reader.await;
+        let contents: std::io::Result<(Contents, Entries)> =
+            reader.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        let (id, root) = (sandbox.id().clone(), options.root.clone());
+        let exceeded = |excess: Excess| SaveError::Excess { id: id.clone(), root: root.clone(), excess };
+        let unread = |error: std::io::Error| match (Excess::of(&error), error.raw_os_error()) {
+            (Some(excess), _) => exceeded(excess.clone()),
+            (None, Some(_)) => SaveError::Store { project: project.clone(), source: self.spool_trouble(error) },
+            (None, None) => SaveError::Garbled { id: id.clone(), detail: error.to_string() },
+        };
         let facts = match passed {
             Ok(facts) => facts,
-            Err(failure) => {
-                script.kill().await;
-                return Err(match failure {
-                    Passing::Script(error) => trouble(error),
-                    Passing::Store(source) => SaveError::Store { project: project.clone(), source },
-                });
+            Err(Stopped::Script(error)) => return Err(trouble(error)),
+            Err(Stopped::Store(source)) => return Err(SaveError::Store { project: project.clone(), source }),
+            Err(Stopped::Excess(excess)) => return Err(exceeded(excess)),
+            Err(Stopped::Slow { bytes, after }) => return Err(SaveError::Slow { id, bytes, after }),
+            Err(Stopped::Reader) => {
+                let gone = || std::io::Error::other("its reader ended before the archive did");
+                return Err(unread(contents.err().unwrap_or_else(gone)));
             }
         };
-        let (id, root) = (sandbox.id().clone(), options.root.clone());
         let exit = script.exit();
         if let Some(refused) = refusal(sandbox, options, exit.code) {
             return Err(refused);
@@ -394,10 +459,11 @@ impl Snapshots {
             };
             return Err(SaveError::Archiving { id, root, message });
         };
-        let garbled = |detail: String| SaveError::Garbled { id: sandbox.id().clone(), detail };
-        let contents =
-            contents.map_err(|error| garbled(error.to_string()))?.map_err(|error| garbled(error.to_string()))?;
-        Ok(Streamed { contents, facts, owners: script.as_root, left_out, changed })
+        if left_out.len().max(changed.len()) > limits.reported_paths {
+            return Err(exceeded(Excess::Reported(limits.reported_paths)));
+        }
+        let (contents, entries) = contents.map_err(unread)?;
+        Ok(Streamed { contents, entries, facts, owners: script.as_root, left_out, changed })
     }
 }
 
@@ -416,38 +482,69 @@ fn refusal(sandbox: &Sandbox, options: &SnapshotOptions, code: i32) -> Option<Sa
     }
 }
 
-enum Passing {
+/// Why the archive was not passed on to its end.
+enum Stopped {
     Script(ScriptError),
     Store(StoreError),
+    Excess(Excess),
+    Slow {
+        bytes: u64,
+        after: Duration,
+    },
+    /// The reader has given up, and says why.
+    Reader,
 }
 
 /// Passes the archive on to the store and to the reader.
-async fn pass(
-    script: &mut Script,
-    upload: &mut Upload,
-    feed: &tokio::sync::mpsc::Sender<Bytes>,
-    said: &mut Said,
-) -> Result<ArchiveFacts, Passing> {
-    let mut hasher = Hasher::default();
-    let mut bytes = 0;
-    let mut half = false;
-    while let Some(chunk) = script.next().await.map_err(Passing::Script)? {
-        match chunk {
-            Chunk::Stderr(text) => said.push(&text),
-            Chunk::Stdout(piece) | Chunk::Pty(piece) => {
-                hasher.update(&piece);
-                bytes += piece.len() as u64;
-                upload.push(&piece).await.map_err(Passing::Store)?;
-                // A reader that has given up says why at the end.
-                let _gone = feed.send(piece).await;
-                if !half && upload.is_under_way() {
-                    half = true;
-                    reach(Point::SaveHalfStored).await;
+struct Passing {
+    /// Bytes of the archive.
+    most: u64,
+    /// For how long it may come as slowly as it likes.
+    grace: Duration,
+}
+
+impl Passing {
+    async fn pass(
+        &self,
+        script: &mut Script,
+        upload: &mut Upload,
+        feed: &tokio::sync::mpsc::Sender<Bytes>,
+        said: &mut Said,
+    ) -> Result<ArchiveFacts, Stopped> {
+        let mut hasher = Hasher::default();
+        let mut bytes = 0;
+        let mut half = false;
+        let begun = Instant::now();
+        loop {
+            let chunk = tokio::select! {
+                biased;
+                () = feed.closed() => return Err(Stopped::Reader),
+                chunk = script.next() => chunk.map_err(Stopped::Script)?,
+            };
+            let Some(chunk) = chunk else { break };
+            match chunk {
+                Chunk::Stderr(text) => said.push(&text),
+                Chunk::Stdout(piece) | Chunk::Pty(piece) => {
+                    hasher.update(&piece);
+                    bytes += piece.len() as u64;
+                    if bytes > self.most {
+                        return Err(Stopped::Excess(Excess::Archive(self.most)));
+                    }
+                    upload.push(&piece).await.map_err(Stopped::Store)?;
+                    feed.send(piece).await.map_err(|_| Stopped::Reader)?;
+                    if !half && upload.is_under_way() {
+                        half = true;
+                        reach(Point::SaveHalfStored).await;
+                    }
                 }
             }
+            let after = begun.elapsed();
+            if bytes < after.saturating_sub(self.grace).as_secs() * SLOWEST {
+                return Err(Stopped::Slow { bytes, after });
+            }
         }
+        Ok(ArchiveFacts { bytes, sha256: hasher.finish() })
     }
-    Ok(ArchiveFacts { bytes, sha256: hasher.finish() })
 }
 
 /// What the script says first: the folders that it leaves out. The rest is `tar`'s.

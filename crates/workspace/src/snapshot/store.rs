@@ -38,6 +38,9 @@ const PRIVATE: u32 = 0o600;
 const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Creators who race for one name, when a store is asked whether it lets only one of them win.
 const RACERS: usize = 4;
+/// Smaller objects may be written when the disk has nothing left but its reserve: they are notes
+/// about what is there, which restores and prunes need.
+const SMALL_OBJECT: usize = 64 * 1024;
 
 /// A bucket of AWS, or of another service with the same protocol.
 #[derive(Debug, Clone)]
@@ -85,6 +88,13 @@ pub enum StoreError {
     /// Somebody else was faster.
     #[error("{key} is in the store already")]
     Exists { key: String },
+    /// Free space there, or keep fewer snapshots.
+    #[error(
+        "{} has no room for {key}: the last {} MiB of its disk stay free; remove files there, delete snapshots \
+         (`sandbar workspace snapshots`), or keep fewer of them (`keep_snapshots` in the configuration)",
+        path.display(), durable::RESERVE_BYTES >> 20
+    )]
+    NoRoom { path: PathBuf, key: String },
     #[error("the store did not {verb} {key} within {within:?}")]
     TimedOut { verb: &'static str, key: String, within: Duration },
     #[error("the store could not {verb} {key}")]
@@ -102,7 +112,7 @@ impl StoreError {
                     | object_store::Error::Unauthenticated { .. }
                     | object_store::Error::InvalidPath { .. }
             ),
-            Self::Directory { .. } | Self::Config { .. } | Self::NotFound { .. } => false,
+            Self::Directory { .. } | Self::NoRoom { .. } | Self::Config { .. } | Self::NotFound { .. } => false,
         }
     }
 
@@ -247,11 +257,30 @@ impl Objects {
     }
 
     async fn put_if(&self, key: &Key, content: Bytes, mode: PutMode) -> Result<UpdateVersion, StoreError> {
+        if content.len() > SMALL_OBJECT {
+            self.reserve(key, content.len() as u64)?;
+        }
         let options = PutOptions { mode, attributes: self.attributes(key), ..PutOptions::default() };
         let put = self.store.put_opts(key, content.into(), options);
         let done = self.in_time("store", key, put).await?;
         self.make_private(key);
         Ok(done.into())
+    }
+
+    /// Makes sure that so many bytes leave the reserve of a directory's disk alone.
+    pub(super) fn reserve(&self, key: &Key, bytes: u64) -> Result<(), StoreError> {
+        let Some(directory) = &self.directory else { return Ok(()) };
+        let path = directory.as_ref().clone();
+        match durable::writable_bytes(&path) {
+            Ok(room) if room >= bytes => Ok(()),
+            Ok(_) => Err(StoreError::NoRoom { path, key: key.to_string() }),
+            Err(error) => Err(StoreError::Directory { path, source: error.into() }),
+        }
+    }
+
+    /// Where files without a name are made while an object is written or read.
+    pub(super) fn spool_directory(&self) -> Arc<PathBuf> {
+        self.directory.clone().unwrap_or_else(|| Arc::new(std::env::temp_dir()))
     }
 
     /// What kind of content an object has, by its name. Directories cannot keep it.
@@ -304,6 +333,20 @@ impl Objects {
     /// A small object.
     pub async fn get(&self, key: &Key) -> Result<Bytes, StoreError> {
         self.in_time("read", key, async { self.store.get(key).await?.bytes().await }).await
+    }
+
+    /// An object as it comes, by one request.
+    pub(super) async fn stream(
+        &self,
+        key: Key,
+    ) -> Result<impl Stream<Item = Result<Bytes, StoreError>> + Send + 'static, StoreError> {
+        let pieces = self.in_time("read", &key, self.store.get(&key)).await?.into_stream();
+        let objects = self.clone();
+        Ok(stream::unfold((pieces, objects, key), |(mut pieces, objects, key)| async move {
+            let next = async { pieces.next().await.transpose() };
+            let piece = objects.in_time("read", &key, next).await.transpose()?;
+            Some((piece, (pieces, objects, key)))
+        }))
     }
 
     /// How long an object is; [`None`] when there is none.

@@ -12,6 +12,8 @@ use super::store::{Objects, StoreError};
 const PART: usize = 8 * 1024 * 1024;
 /// Parts on their way at once, so that a connection is never idle.
 const PARTS: usize = 2;
+/// What may be written before the room on a directory's disk is measured again.
+const IN_FLIGHT: u64 = (PART * (PARTS + 1)) as u64;
 /// How long an upload that is given up waits for the parts on their way.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -22,11 +24,13 @@ pub struct Upload {
     /// Until there is enough for a first part.
     first: BytesMut,
     parts: Option<WriteMultipart>,
+    /// Sent since the room on a directory's disk was last measured.
+    unmeasured: usize,
 }
 
 impl Upload {
     pub(super) fn begin(objects: Objects, key: Key) -> Self {
-        Self { objects, key, first: BytesMut::new(), parts: None }
+        Self { objects, key, first: BytesMut::new(), parts: None, unmeasured: 0 }
     }
 
     /// Takes the next bytes, when the store has come far enough for that.
@@ -35,10 +39,16 @@ impl Upload {
             Some(parts) => {
                 self.objects.in_time("store", &self.key, parts.wait_for_capacity(PARTS)).await?;
                 parts.write(bytes);
+                self.unmeasured += bytes.len();
+                if self.unmeasured >= PART {
+                    self.unmeasured = 0;
+                    self.objects.reserve(&self.key, IN_FLIGHT)?;
+                }
             }
             None => {
                 self.first.extend_from_slice(bytes);
                 if self.first.len() >= PART {
+                    self.objects.reserve(&self.key, IN_FLIGHT)?;
                     let options = PutMultipartOptions {
                         attributes: self.objects.attributes(&self.key),
                         ..PutMultipartOptions::default()
@@ -61,7 +71,7 @@ impl Upload {
 
     /// Makes the object appear, whole.
     pub async fn finish(self) -> Result<(), StoreError> {
-        let Self { objects, key, first, parts } = self;
+        let Self { objects, key, first, parts, .. } = self;
         match parts {
             None => objects.create(&key, first.freeze()).await,
             Some(mut parts) => {

@@ -1,19 +1,29 @@
 //! Compares what was unpacked in a sandbox with what a manifest says it must be. The sandbox tells of every file what its
 //! content's digest is as soon as it is unpacked, and at the end types, modes, owners and links of everything.
+//!
+//! The entries are read from the manifest as often as they are due; what is kept of all of them is the inode of each
+//! file that has a hard link.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::manifest::{Entry, FilePath, Kind, Manifest};
+use super::entries::Entries;
+use super::manifest::{Entry, FilePath, Kind};
+use super::spool::{Spool, Spooled};
 
 /// As many files are read back by one program.
 const BATCH_FILES: usize = 500;
 /// Or as many bytes: the next batch is unpacked meanwhile.
 const BATCH_BYTES: u64 = 32 * 1024 * 1024;
+/// A record is a digest or some numbers, and a path with the target of a link.
+const LONGEST_RECORD: usize = 64 * 1024;
 
 /// Something that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,98 +32,157 @@ pub(super) struct Mismatch {
     pub(super) what: &'static str,
 }
 
-/// What the sandbox is asked, before the archive comes.
+/// What the sandbox is asked, before the archive comes: all names, files first.
 pub(super) struct Question {
     /// Compressed, as the archive is.
-    pub(super) compressed: Bytes,
+    pub(super) compressed: Spooled,
     /// How long it is when it is not.
-    pub(super) bytes: usize,
-    pub(super) files: usize,
+    pub(super) bytes: u64,
+    pub(super) files: u64,
+    linked: Linked,
 }
 
-/// Everything that a manifest has, files first: the question has them in this order, and so has the answer.
-fn files_first(manifest: &Manifest) -> (Vec<&Entry>, usize) {
-    let (mut entries, others): (Vec<&Entry>, Vec<&Entry>) =
-        manifest.entries.iter().partition(|entry| entry.kind.content().is_some());
-    let files = entries.len();
-    entries.extend(others);
-    (entries, files)
+/// Files that have hard links, by a hash of their names, with their inodes once these are known.
+#[derive(Default)]
+struct Linked {
+    keys: RandomState,
+    inodes: HashMap<u64, Option<u64>>,
+}
+
+impl Linked {
+    fn expect(&mut self, path: &FilePath) {
+        self.inodes.insert(self.keys.hash_one(path), None);
+    }
+
+    fn note(&mut self, path: &FilePath, inode: u64) {
+        self.inodes.entry(self.keys.hash_one(path)).and_modify(|known| *known = Some(inode));
+    }
+
+    fn inode(&self, path: &FilePath) -> Option<u64> {
+        self.inodes.get(&self.keys.hash_one(path)).copied().flatten()
+    }
 }
 
 impl Question {
+    /// Blocks.
+    ///
     /// # Errors
-    /// None that memory can have.
-    pub(super) fn about(manifest: &Manifest) -> io::Result<Self> {
-        let (entries, files) = files_first(manifest);
-        let mut text = BytesMut::new();
-        for entry in entries {
-            text.extend_from_slice(entry.path.as_bytes());
-            text.extend_from_slice(b"\0");
+    /// When the entries cannot be read, or the disk does not take the question.
+    pub(super) fn about(entries: &Entries, directory: Arc<PathBuf>) -> io::Result<Self> {
+        let mut text = GzEncoder::new(Spool::new(Arc::clone(&directory)), Compression::fast());
+        // Names of what is no file come after those of all files.
+        let mut others = Spool::new(directory);
+        let mut linked = Linked::default();
+        let mut batches = Batches::default();
+        let (mut bytes, mut files, mut count) = (0, 0, 0);
+        for entry in entries.iter() {
+            let entry = entry?;
+            bytes += entry.path.as_bytes().len() as u64 + 1;
+            if let Some((size, _)) = entry.kind.content() {
+                files += 1;
+                batches.push(count, size);
+                text.write_all(entry.path.as_bytes())?;
+                text.write_all(b"\0")?;
+            } else {
+                others.write_all(entry.path.as_bytes())?;
+                others.write_all(b"\0")?;
+            }
+            if let Kind::HardLink { to, .. } = &entry.kind {
+                linked.expect(to);
+            }
+            count += 1;
         }
-        text.extend_from_slice(batches(manifest).as_bytes());
-        text.extend_from_slice(b"\0");
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(&text)?;
-        Ok(Self { compressed: encoder.finish()?.into(), bytes: text.len(), files })
+        io::copy(&mut others.finish()?.reader(), &mut text)?;
+        let batches = batches.finish(count);
+        text.write_all(batches.as_bytes())?;
+        text.write_all(b"\0")?;
+        bytes += batches.len() as u64 + 1;
+        Ok(Self { compressed: text.finish()?.finish()?, bytes, files, linked })
     }
 }
 
 /// Which files are read back together, and when: `tar` says a line before it unpacks an entry, so the last of a batch is there
 /// when it has said one line more.
-fn batches(manifest: &Manifest) -> String {
-    let mut text = String::new();
-    let (mut count, mut bytes) = (0, 0);
-    let mut close = |count: &mut usize, lines: usize| {
-        if *count > 0 {
-            text.push_str(&format!("{count} {lines} "));
-        }
-        *count = 0;
-    };
-    for (place, entry) in manifest.entries.iter().enumerate() {
-        let Some((size, _)) = entry.kind.content() else { continue };
-        count += 1;
-        bytes += size;
-        if count == BATCH_FILES || bytes >= BATCH_BYTES {
-            close(&mut count, place + 2);
-            bytes = 0;
+#[derive(Default)]
+struct Batches {
+    text: String,
+    count: usize,
+    bytes: u64,
+}
+
+impl Batches {
+    fn push(&mut self, place: usize, size: u64) {
+        self.count += 1;
+        self.bytes += size;
+        if self.count == BATCH_FILES || self.bytes >= BATCH_BYTES {
+            self.close(place + 2);
         }
     }
-    close(&mut count, manifest.entries.len() + 1);
-    text
+
+    fn close(&mut self, lines: usize) {
+        if self.count > 0 {
+            self.text.push_str(&format!("{} {lines} ", self.count));
+        }
+        (self.count, self.bytes) = (0, 0);
+    }
+
+    fn finish(mut self, entries: usize) -> String {
+        self.close(entries + 1);
+        self.text
+    }
 }
 
 /// What is told against what must be, record by record: first the digests of files, then of every entry.
-pub(super) struct Comparison<'a> {
-    expected: Vec<&'a Entry>,
-    files: usize,
+pub(super) struct Comparison {
+    /// What further records must be about.
+    expected: Box<dyn Iterator<Item = io::Result<Due>> + Send>,
+    due: Option<Due>,
     owners: bool,
-    seen: usize,
-    /// Of the files, to tell hard links from copies.
-    inodes: Vec<u64>,
-    /// Where a file is among the expected.
-    places: HashMap<&'a FilePath, usize>,
+    linked: Linked,
     mismatch: Option<Mismatch>,
+    /// The entries could not be read.
+    failed: Option<io::Error>,
     records: Records,
 }
 
-impl<'a> Comparison<'a> {
-    /// Owners are compared if the sandbox let us set them.
-    pub(super) fn new(manifest: &'a Manifest, as_root: bool) -> Self {
-        let (expected, files) = files_first(manifest);
-        Self::of(expected, files, manifest.owners && as_root)
+enum Due {
+    Digest(Entry),
+    Facts(Entry),
+}
+
+impl Due {
+    fn into_path(self) -> FilePath {
+        match self {
+            Self::Digest(entry) | Self::Facts(entry) => entry.path,
+        }
+    }
+}
+
+impl Comparison {
+    /// `question` is what the sandbox was asked. Owners are compared if the manifest has them and the sandbox let us set
+    /// them.
+    pub(super) fn new(entries: &Entries, question: Question, owners: bool) -> Self {
+        let has_content =
+            |entry: &io::Result<Entry>| entry.as_ref().map_or(true, |entry| entry.kind.content().is_some());
+        let files = || entries.iter().filter(has_content);
+        let others = entries.iter().filter(move |entry| !has_content(entry));
+        let digests = files().map(|entry| entry.map(Due::Digest));
+        let facts = files().chain(others).map(|entry| entry.map(Due::Facts));
+        let expected = Box::new(digests.chain(facts));
+        let (linked, records) = (question.linked, Records::default());
+        let mut new = Self { expected, due: None, owners, linked, mismatch: None, failed: None, records };
+        new.advance();
+        new
     }
 
-    fn of(expected: Vec<&'a Entry>, files: usize, owners: bool) -> Self {
-        let linked = expected[..files].iter().filter_map(|entry| match &entry.kind {
-            Kind::HardLink { to, .. } => Some(to),
-            _ => None,
-        });
-        let mut places: HashMap<&FilePath, usize> = linked.map(|path| (path, usize::MAX)).collect();
-        for (place, entry) in expected[..files].iter().enumerate() {
-            places.entry(&entry.path).and_modify(|known| *known = place);
+    fn advance(&mut self) {
+        match self.expected.next().transpose() {
+            Ok(due) => self.due = due,
+            Err(error) => {
+                self.due = None;
+                self.failed = Some(error);
+            }
         }
-        let inodes = Vec::with_capacity(files);
-        Self { expected, files, owners, seen: 0, inodes, places, mismatch: None, records: Records::default() }
     }
 
     /// More of what the sandbox says.
@@ -127,14 +196,14 @@ impl<'a> Comparison<'a> {
         if self.mismatch.is_some() {
             return;
         }
-        let (entry, wrong) = match self.due() {
-            Some((entry, Due::Digest)) => (entry, take_digest(entry, record)),
-            Some((entry, Due::Facts)) => (entry, self.take_facts(entry, record)),
-            None => return,
+        let Some(due) = self.due.take() else { return };
+        let wrong = match &due {
+            Due::Digest(entry) => take_digest(entry, record),
+            Due::Facts(entry) => self.take_facts(entry, record),
         };
         match wrong {
-            None => self.seen += 1,
-            Some(what) => self.mismatch = Some(Mismatch { path: entry.path.clone(), what }),
+            None => self.advance(),
+            Some(what) => self.mismatch = Some(Mismatch { path: due.into_path(), what }),
         }
     }
 
@@ -174,40 +243,25 @@ impl<'a> Comparison<'a> {
             return Some("its size differs");
         }
         let inode = number(inode).unwrap_or(0);
-        self.inodes.push(inode);
+        // A link may be named by another one.
+        self.linked.note(&entry.path, inode);
         match &entry.kind {
-            Kind::HardLink { to, .. } => {
-                let place = self.places.get(to).copied().unwrap_or(usize::MAX);
-                if self.inodes.get(place) == Some(&inode) { None } else { Some("it is a copy instead of a link") }
-            }
+            Kind::HardLink { to, .. } if self.linked.inode(to) != Some(inode) => Some("it is a copy instead of a link"),
             _ => None,
         }
     }
 
-    /// What the next record must be about.
-    fn due(&self) -> Option<(&'a Entry, Due)> {
-        match self.seen.checked_sub(self.files) {
-            None => Some((self.expected[self.seen], Due::Digest)),
-            Some(place) => self.expected.get(place).map(|entry| (*entry, Due::Facts)),
+    /// Nothing more comes: what is not as it must be.
+    ///
+    /// # Errors
+    /// When the entries could not be read, which says nothing about the files.
+    pub(super) fn finish(self) -> io::Result<Option<Mismatch>> {
+        if let Some(error) = self.failed {
+            return Err(error);
         }
+        let missing = |due: Due| Mismatch { path: due.into_path(), what: "it is missing or cannot be read" };
+        Ok(self.mismatch.or_else(|| self.due.map(missing)))
     }
-
-    /// Nothing more comes.
-    pub(super) fn finish(self) -> Result<(), Mismatch> {
-        let due = self.due();
-        match (self.mismatch, due) {
-            (Some(mismatch), _) => Err(mismatch),
-            (None, None) => Ok(()),
-            (None, Some((entry, _))) => {
-                Err(Mismatch { path: entry.path.clone(), what: "it is missing or cannot be read" })
-            }
-        }
-    }
-}
-
-enum Due {
-    Digest,
-    Facts,
 }
 
 /// A digest and its file's name, in one of two ways.
@@ -235,20 +289,46 @@ impl Records {
             if self.begun.is_empty() {
                 each(&rest[..end]);
             } else {
-                self.begun.extend_from_slice(&rest[..end]);
+                let room = LONGEST_RECORD.saturating_sub(self.begun.len());
+                self.begun.extend_from_slice(&rest[..end.min(room)]);
                 each(&self.begun);
                 self.begun.clear();
             }
             rest = &rest[end + 1..];
         }
-        self.begun.extend_from_slice(rest);
+        // Of one that is longer than any can be, what is left differs from what is due.
+        let room = LONGEST_RECORD.saturating_sub(self.begun.len());
+        self.begun.extend_from_slice(&rest[..rest.len().min(room)]);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::super::digest::Digest;
+    use super::super::entries::EntryWriter;
     use super::*;
+
+    fn directory() -> Arc<PathBuf> {
+        Arc::new(std::env::temp_dir())
+    }
+
+    fn entries(all: &[Entry]) -> Entries {
+        let mut writer = EntryWriter::new(directory());
+        all.iter().for_each(|entry| writer.push(entry).expect("memory"));
+        writer.finish().expect("memory")
+    }
+
+    /// What a sandbox is asked, inflated.
+    fn asked(all: &[Entry]) -> String {
+        let question = Question::about(&entries(all), directory()).expect("a question");
+        let mut text = String::new();
+        let mut inflated = flate2::read::GzDecoder::new(question.compressed.reader());
+        inflated.read_to_string(&mut text).expect("gzip");
+        assert_eq!(text.len() as u64, question.bytes);
+        text
+    }
 
     fn entry(path: &str, kind: Kind) -> Entry {
         let (user, group) = ("user".to_owned(), "user".to_owned());
@@ -260,27 +340,25 @@ mod tests {
         let file = entry("a b", Kind::File { size: 1, sha256 });
         let hard = entry("h", Kind::HardLink { to: "a b".into(), size: 1, sha256 });
         let link = entry("l", Kind::Symlink { target: "a -> b".into() });
-        let mut comparison = Comparison::of(vec![&file, &hard, &link], 2, true);
+        // In the archive's order, which is not that of the question.
+        let entries = entries(&[link, file, hard]);
+        let question = Question::about(&entries, directory()).expect("a question");
+        let mut comparison = Comparison::new(&entries, question, true);
         let text: Vec<String> = records.iter().map(|record| record.replace('D', &sha256.to_string())).collect();
         // In pieces of three bytes, to be put together.
         for piece in text.join("\0").into_bytes().into_iter().chain([0]).collect::<Vec<_>>().chunks(3) {
             comparison.push(&Bytes::copy_from_slice(piece));
         }
-        let wanted = wanted.map_err(|(path, what)| Mismatch { path: path.into(), what });
-        assert_eq!(comparison.finish(), wanted, "{records:?}");
+        let wanted = wanted.err().map(|(path, what)| Mismatch { path: path.into(), what });
+        assert_eq!(comparison.finish().expect("memory"), wanted, "{records:?}");
     }
 
     #[test]
     fn files_are_read_back_when_the_next_entry_is_begun() {
         let file = |path: &str, size| entry(path, Kind::File { size, sha256: Digest::of(b"x") });
         let check = |entries: Vec<Entry>, wanted: &str| {
-            let text = serde_json::json!({
-                "format": 1, "project": "p", "stamp": "20261116T000937Z", "root": "/", "files": 0, "bytes": 0,
-                "archive": { "bytes": 0, "sha256": Digest::of(b"x") }, "owners": true, "left_out": [], "changed": [],
-                "entries": entries,
-            });
-            let manifest = serde_json::from_value(text).expect("a manifest");
-            assert_eq!(batches(&manifest), wanted);
+            let text = asked(&entries);
+            assert!(text.ends_with(&format!("\0{wanted}\0")), "{text:?}");
         };
         let folder = || entry(".", Kind::Directory);
         check(vec![folder()], "");

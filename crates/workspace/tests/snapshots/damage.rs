@@ -52,6 +52,16 @@ impl Two {
         self.object(self.second.stamp, "manifest.json")
     }
 
+    /// Writes the second's manifest as programs did before it had a line per entry and a digest of them: one JSON value.
+    fn make_manifest_old(&self) {
+        let text = std::fs::read_to_string(self.manifest()).expect("it is there");
+        let mut lines = text.lines();
+        let head = lines.next().expect("a head").replace("\"format\":2,", "\"format\":1,");
+        let (head, _) = head.split_once(",\"listing\":").expect("it tells of its entries");
+        let entries = lines.collect::<Vec<_>>().join(",");
+        std::fs::write(self.manifest(), format!("{head},\"entries\":[{entries}]}}")).expect("our own directory");
+    }
+
     /// The newest is no good, for this reason, and the first comes back.
     async fn falls_back(&self, expected: impl Fn(&Flaw) -> bool) {
         let restored = self.snapshots.restore(&self.sandbox, &self.id, Which::Newest).await.expect("a restore");
@@ -132,6 +142,7 @@ async fn a_manifest_that_is_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_comes_back_wrong() {
     let two = Two::new().await;
+    two.make_manifest_old();
     let text = std::fs::read_to_string(two.manifest()).expect("it is there");
     let digest = sandbar_workspace::snapshot::Digest::of(b"second\n").to_string();
     let other = sandbar_workspace::snapshot::Digest::of(b"other\n").to_string();
@@ -142,6 +153,28 @@ async fn a_file_that_comes_back_wrong() {
     std::fs::write(two.manifest(), text.replace(r#""target":"file""#, r#""target":"elif""#))
         .expect("our own directory");
     two.falls_back(|flaw| matches!(flaw, Flaw::Mismatch { path, .. } if path.text() == "p/link")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_of_an_older_program_and_one_that_is_damaged() {
+    let two = Two::new().await;
+    let lines = std::fs::read(two.manifest()).expect("it is there");
+    two.make_manifest_old();
+    let listed = two.snapshots.list(&two.id).await.expect("a list");
+    assert!(matches!(listed[1].condition, SnapshotCondition::Whole { verified: true, .. }), "{listed:?}");
+    let restored = two.snapshots.restore(&two.sandbox, &two.id, Which::Newest).await.expect("a restore");
+    assert_eq!((restored.stamp, restored.skipped_generations), (two.second.stamp, Vec::new()));
+    assert_eq!(run(&two.sandbox, "cat p/file p/link").await, "second\nsecond\n");
+    let saved = two.snapshots.save(&two.sandbox, &two.id, &SnapshotOptions::default()).await.expect("a snapshot");
+    assert!(saved.unchanged && saved.stamp == two.second.stamp, "the same files are seen in either form: {saved:?}");
+
+    let end = lines.len() - 3;
+    for damaged in [lines[..end].to_vec(), [&lines[..end], b"x", &lines[end + 1..]].concat()] {
+        std::fs::write(two.manifest(), damaged).expect("our own directory");
+        let listed = two.snapshots.list(&two.id).await.expect("a list");
+        assert!(matches!(listed[1].condition, SnapshotCondition::Damaged { .. }), "{listed:?}");
+        two.falls_back(|flaw| matches!(flaw, Flaw::ManifestUnreadable(_))).await;
+    }
 }
 
 /// What was sent is as it must be, and what is on the sandbox's disk is not.

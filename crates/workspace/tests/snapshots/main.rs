@@ -1,5 +1,6 @@
 //! Snapshots against real sandboxes and real stores: what is saved comes back, whatever happens in between.
 
+mod bounds;
 mod damage;
 mod killed;
 #[path = "../shared/killing.rs"]
