@@ -6,6 +6,7 @@
 
 mod body;
 mod builds;
+mod credentials;
 mod error;
 mod files;
 mod id;

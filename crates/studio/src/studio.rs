@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use agent::RunRecords;
 use agent::records::DatabaseRunRecords;
 use futures::stream::BoxStream;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use sdk::Secret;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +19,7 @@ use workspace::events::Observer;
 use workspace::records::DatabaseRecords;
 
 use crate::body::Body;
+use crate::credentials::{CredentialGuard, Credentials};
 use crate::error::StudioError;
 use crate::id::{JobId, ProjectId};
 use crate::premises::Premises;
@@ -26,11 +27,13 @@ use crate::previews::Resuming;
 use crate::records::{Change, Held, JobRecord, Records};
 use crate::settings::Settings;
 use crate::timeline::Timeline;
-use crate::token::Digest;
+use crate::token::{Digest, new_session};
 use crate::view::{TimelineEvent, User};
 
-/// So long a token is believed without asking the records: one that was replaced is good for no longer.
-const BELIEVED: Duration = Duration::from_secs(5);
+/// A credential is believed for this long without asking the records: a revoked one is good for no longer.
+const BELIEVED: Duration = Duration::from_secs(2);
+/// Of a browser session. Signing in again costs a look for the token.
+pub(crate) const SESSION_LIFETIME: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// For what is under way when the program stops.
 const LAST_WORK: Duration = Duration::from_secs(20);
 /// Tokens that are remembered at once.
@@ -65,7 +68,9 @@ pub(crate) struct Inner {
     pub(crate) stop: CancellationToken,
     known: Mutex<HashMap<Digest, (User, Instant)>>,
     names: Mutex<HashMap<ProjectId, String>>,
+    credentials: Arc<Credentials>,
     _listening: AbortOnDropHandle<()>,
+    _revocations: AbortOnDropHandle<()>,
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,6 +90,8 @@ impl Studio {
         let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build();
         let timeline = Timeline::new(records.clone());
         let listening = tokio::spawn(Timeline::listen(Arc::downgrade(&timeline), settings.hear_every));
+        let credentials = Arc::new(Credentials::default());
+        let revocations = tokio::spawn(Credentials::poll(Arc::downgrade(&credentials), records.clone()));
         let inner = Inner {
             records,
             runs: Arc::new(runs),
@@ -101,6 +108,8 @@ impl Studio {
             stop: CancellationToken::new(),
             known: Mutex::default(),
             names: Mutex::default(),
+            credentials,
+            _revocations: AbortOnDropHandle::new(revocations),
             _listening: AbortOnDropHandle::new(listening),
         };
         let studio = Self { inner: Arc::new(inner) };
@@ -125,29 +134,77 @@ impl Studio {
         self.inner.premises.workspaces()
     }
 
-    /// Whose token it is. Tokens look like `sbt_` and 40 hexadecimal digits; nothing but their digests is kept.
+    /// Whose access token has this digest.
     ///
     /// # Errors
     /// The records cannot be read.
-    pub async fn authenticate(&self, token: &str) -> Result<Option<User>, StudioError> {
-        let Some(digest) = Digest::of(token) else { return Ok(None) };
-        if let Some((user, at)) = locked(&self.inner.known).get(&digest)
-            && at.elapsed() < BELIEVED
-        {
-            return Ok(Some(user.clone()));
+    pub(crate) async fn authenticate(&self, token: &Digest) -> Result<Option<User>, StudioError> {
+        if let Some(user) = self.believed(token) {
+            return Ok(Some(user));
         }
-        let user = self.records().user_with(&digest).await?;
+        let user = self.records().user_with(token).await?;
+        self.remember(token, user.as_ref());
+        Ok(user)
+    }
+
+    /// Whose session has a token with this digest; none when it has ended.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub(crate) async fn authenticate_session(&self, session: &Digest) -> Result<Option<User>, StudioError> {
+        if let Some(user) = self.believed(session) {
+            return Ok(Some(user));
+        }
+        let user = self.records().user_in(session).await?;
+        self.remember(session, user.as_ref());
+        Ok(user)
+    }
+
+    fn believed(&self, credential: &Digest) -> Option<User> {
+        let known = locked(&self.inner.known);
+        known.get(credential).filter(|(_, at)| at.elapsed() < BELIEVED).map(|(user, _)| user.clone())
+    }
+
+    fn remember(&self, credential: &Digest, user: Option<&User>) {
         let mut known = locked(&self.inner.known);
-        match &user {
+        match user {
             Some(user) => {
                 if known.len() >= REMEMBERED {
                     known.clear();
                 }
-                known.insert(digest, (user.clone(), Instant::now()));
+                known.insert(credential.clone(), (user.clone(), Instant::now()));
             }
-            None => drop(known.remove(&digest)),
+            None => drop(known.remove(credential)),
         }
-        Ok(user)
+    }
+
+    /// Opens a browser session for whom an access token belongs to, and returns the session's token.
+    /// None when the access token is unknown.
+    ///
+    /// # Errors
+    /// The records cannot be read or written.
+    pub(crate) async fn sign_in(&self, token: &str) -> Result<Option<Secret>, StudioError> {
+        let Some(access) = Digest::of(token) else { return Ok(None) };
+        let session = new_session();
+        let Some(digest) = Digest::of_session(session.expose()) else { return Ok(None) };
+        let user = self.records().add_session(&access, &digest, SESSION_LIFETIME).await?;
+        Ok(user.map(|_| session))
+    }
+
+    /// Ends a session, with the terminals and event streams it opened.
+    ///
+    /// # Errors
+    /// The records cannot be written. Then the session is still valid.
+    pub(crate) async fn sign_out(&self, session: &Digest) -> Result<(), StudioError> {
+        self.records().end_session(session).await?;
+        self.remember(session, None);
+        self.inner.credentials.revoke(session);
+        Ok(())
+    }
+
+    /// Keeps something open for as long as a credential is valid.
+    pub(crate) fn guard(&self, credential: &Digest) -> CredentialGuard {
+        self.inner.credentials.guard(credential)
     }
 
     /// Build credits that are left.

@@ -41,6 +41,26 @@ pub(super) mod token {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
+pub(super) mod session {
+    use sea_orm::entity::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, DeriveEntityModel)]
+    #[sea_orm(table_name = "studio_session")]
+    pub struct Model {
+        #[sea_orm(primary_key, auto_increment = false)]
+        pub digest: String,
+        #[sea_orm(column_name = "owner")]
+        pub user: String,
+        pub created_at_us: i64,
+        pub expires_at_us: i64,
+    }
+
+    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+    pub enum Relation {}
+
+    impl ActiveModelBehavior for ActiveModel {}
+}
+
 pub(super) mod credit {
     use sea_orm::entity::prelude::*;
 

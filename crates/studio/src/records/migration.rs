@@ -20,6 +20,7 @@ impl MigratorTrait for Migrator {
             Box::new(BrokenOff),
             Box::new(LeaseOwner),
             Box::new(Viewers),
+            Box::new(Sessions),
         ]
     }
 
@@ -239,6 +240,31 @@ impl MigrationTrait for Viewers {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         add_column(manager, "studio_job", "watched", boolean("watched").default(false).to_owned()).await?;
         add_column(manager, "studio_job", "preview_loaded", boolean("preview_loaded").default(false).to_owned()).await
+    }
+}
+
+/// Browser sessions.
+struct Sessions;
+
+impl MigrationName for Sessions {
+    fn name(&self) -> &str {
+        "m0008_sessions"
+    }
+}
+
+#[async_trait::async_trait]
+impl MigrationTrait for Sessions {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let session = Table::create()
+            .table("studio_session")
+            .if_not_exists()
+            .col(string("digest").primary_key())
+            .col(string("owner"))
+            .col(big_integer("created_at_us"))
+            .col(big_integer("expires_at_us"))
+            .to_owned();
+        manager.create_table(session).await?;
+        index(manager, "studio_session", "studio_session_owner", &["owner"]).await
     }
 }
 

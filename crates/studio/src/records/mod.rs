@@ -11,6 +11,7 @@ mod migration;
 mod model;
 mod pictures;
 mod projects;
+mod sessions;
 mod together;
 mod users;
 
@@ -26,6 +27,7 @@ use self::migration::Migrator;
 pub use self::model::{Change, Held, JobRecord, NewJob, Spec};
 pub use self::pictures::NewPicture;
 pub use self::projects::ProjectRecord;
+pub use self::sessions::SessionRecord;
 use self::together::Together;
 pub use self::users::{Credited, NameTaken};
 

@@ -9,7 +9,7 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use super::entity::{credit, token, user};
+use super::entity::{credit, session, token, user};
 use super::{Damage, Records, RecordsError, cannot};
 use crate::id::{JobId, UserId};
 use crate::token::Digest;
@@ -33,7 +33,7 @@ pub enum NameTaken {
     Records(#[from] RecordsError),
 }
 
-fn to_user(row: user::Model) -> Result<User, Damage> {
+pub(super) fn to_user(row: user::Model) -> Result<User, Damage> {
     Ok(User { id: row.id.parse()?, name: row.name })
 }
 
@@ -91,14 +91,17 @@ impl Records {
         row.map(|row| to_user(row).map_err(cannot("understand"))).transpose()
     }
 
-    /// A new token in place of all that the user had.
+    /// A new token in place of all that the user had. It ends the user's sessions, too.
     ///
     /// # Errors
     /// The records cannot be written.
     pub async fn replace_token(&self, user: &UserId, token: &Digest) -> Result<(), RecordsError> {
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
+        lock_user(&transaction, user).await.map_err(cannot("write"))?;
         let old = token::Entity::delete_many().filter(token::Column::User.eq(user.as_str()));
         old.exec(&transaction).await.map_err(cannot("write"))?;
+        let sessions = session::Entity::delete_many().filter(session::Column::User.eq(user.as_str()));
+        sessions.exec(&transaction).await.map_err(cannot("write"))?;
         insert_token(&transaction, user, token, Timestamp::now()).await.map_err(cannot("write"))?;
         transaction.commit().await.map_err(cannot("write"))
     }
@@ -139,17 +142,23 @@ pub(super) async fn charge(
     reason: &str,
     job: Option<&JobId>,
 ) -> Result<Credited, DbErr> {
-    user::Entity::update_many()
-        .col_expr(user::Column::Turn, Expr::col(user::Column::Turn).add(1))
-        .filter(user::Column::Id.eq(user.as_str()))
-        .exec(transaction)
-        .await?;
+    lock_user(transaction, user).await?;
     let left = balance(transaction, user).await?.saturating_add(change);
     if change < 0 && left < 0 {
         return Ok(Credited::TooFew);
     }
     note_credit(transaction, user, change, reason, job, Timestamp::now()).await?;
     Ok(Credited::Done(left))
+}
+
+/// Serialises transactions that change the credits, tokens or sessions of one user.
+pub(super) async fn lock_user(transaction: &Transaction, user: &UserId) -> Result<(), DbErr> {
+    user::Entity::update_many()
+        .col_expr(user::Column::Turn, Expr::col(user::Column::Turn).add(1))
+        .filter(user::Column::Id.eq(user.as_str()))
+        .exec(transaction)
+        .await
+        .map(drop)
 }
 
 async fn note_credit<C: ConnectionTrait>(

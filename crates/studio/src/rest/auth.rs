@@ -1,21 +1,21 @@
-//! Who asks: by a bearer token, or by the session's cookie, which browsers send along with whatever makes them ask. So, with the
-//! cookie, a request that changes something needs a header that no foreign page can set, and comes from our own origin.
+//! Who asks: by a bearer token, or by the cookie of a session, which browsers send along with whatever
+//! makes them ask. So, with the cookie, a request that changes something needs a header that no foreign
+//! page can set, and comes from our own origin.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Uri};
 
 use super::failure::Failure;
-use super::{App, Shared};
+use super::{App, Shared, cookie};
 use crate::User;
+use crate::token::Digest;
 
-/// The session's cookie: the token itself.
-pub(super) const SESSION: &str = "sandbar_session";
 const CSRF: &str = "x-sandbar-csrf";
 
 /// How somebody showed who they are.
@@ -30,6 +30,8 @@ pub(super) enum Proof {
 pub(super) struct Caller {
     pub(super) user: User,
     pub(super) proof: Proof,
+    /// Of the access token or the session that was shown.
+    pub(super) credential: Digest,
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {
@@ -41,24 +43,38 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 }
 
 /// Lets a request pass that somebody may make, and notes who.
-pub(super) async fn identify(State(app): State<Shared>, mut request: Request, next: Next) -> Result<Response, Failure> {
-    let caller = caller(&app, request.headers(), request.extensions()).await?;
-    let changes = !request.method().is_safe();
+pub(super) async fn identify(State(app): State<Shared>, request: Request, next: Next) -> Result<Response, Failure> {
+    let (mut parts, body) = request.into_parts();
+    let caller = caller(&app, &parts).await?;
+    let changes = !parts.method.is_safe();
     if changes && caller.proof == Proof::Cookie {
-        refuse_foreign(request.uri(), request.headers())?;
+        refuse_foreign(&parts.uri, &parts.headers)?;
     }
     let id = &caller.user.id;
     let allowed = if changes { app.gate.write(id) } else { app.gate.read(id) };
     allowed.map_err(Failure::too_many)?;
-    request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    parts.extensions.insert(caller);
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
-async fn caller(app: &App, headers: &HeaderMap, extensions: &Extensions) -> Result<Caller, Failure> {
-    let (token, proof) = credential(headers)?;
-    match app.studio.authenticate(token).await? {
-        Some(user) => Ok(Caller { user, proof }),
-        None => Err(wrong_token(app, extensions)),
+async fn caller(app: &App, request: &Parts) -> Result<Caller, Failure> {
+    if let Some(token) = bearer(&request.headers)? {
+        if let Some(credential) = Digest::of(token)
+            && let Some(user) = app.studio.authenticate(&credential).await?
+        {
+            return Ok(Caller { user, proof: Proof::Bearer, credential });
+        }
+        return Err(wrong_token(app, &request.extensions));
+    }
+    let session = cookie::session(request)?.ok_or_else(|| Failure::unauthorized("nobody is signed in"))?;
+    if let Some(credential) = Digest::of_session(session)
+        && let Some(user) = app.studio.authenticate_session(&credential).await?
+    {
+        return Ok(Caller { user, proof: Proof::Cookie, credential });
+    }
+    match app.gate.wrong_token(peer(&request.extensions)) {
+        Ok(()) => Err(Failure::unauthorized("the session has ended; sign in again")),
+        Err(wait) => Err(Failure::too_many(wait)),
     }
 }
 
@@ -70,22 +86,13 @@ pub(super) fn wrong_token(app: &App, extensions: &Extensions) -> Failure {
     }
 }
 
-fn credential(headers: &HeaderMap) -> Result<(&str, Proof), Failure> {
-    if let Some(value) = headers.get(AUTHORIZATION) {
-        let text = value.to_str().unwrap_or("");
-        return match text.split_at_checked("Bearer ".len()) {
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case("Bearer ") => Ok((token, Proof::Bearer)),
-            _ => Err(Failure::unauthorized("the Authorization header is no bearer token")),
-        };
+/// The token of the `Authorization` header, if there is one. It counts more than a cookie.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
+    let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
+    match value.to_str().unwrap_or("").split_at_checked("Bearer ".len()) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("Bearer ") => Ok(Some(token)),
+        _ => Err(Failure::unauthorized("the Authorization header is no bearer token")),
     }
-    let cookie = cookie(headers, SESSION).ok_or_else(|| Failure::unauthorized("nobody is signed in"))?;
-    Ok((cookie, Proof::Cookie))
-}
-
-fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let texts = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = texts.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find_map(|(key, value)| (key == name).then_some(value))
 }
 
 fn refuse_foreign(uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
@@ -142,18 +149,11 @@ mod tests {
         pairs.iter().map(pair).collect()
     }
 
-    fn found(pairs: &[(&str, &str)]) -> Option<(String, Proof)> {
-        credential(&headers(pairs)).ok().map(|(token, proof)| (token.to_owned(), proof))
-    }
-
     #[test]
-    fn tokens_come_by_header_or_by_cookie_and_the_header_counts() {
-        let cookie = ("cookie", "a=b; sandbar_session=c1; other=sandbar_session");
-        assert_eq!(found(&[("authorization", "bearer t1"), cookie]), Some(("t1".into(), Proof::Bearer)));
-        assert_eq!(found(&[cookie]), Some(("c1".into(), Proof::Cookie)));
-        assert_eq!(found(&[("authorization", "Basic dTpw"), cookie]), None);
-        assert_eq!(found(&[("cookie", "not_sandbar_session=c1")]), None);
-        assert_eq!(found(&[]), None);
+    fn an_authorization_header_is_a_bearer_token_or_refused() {
+        assert_eq!(bearer(&headers(&[("authorization", "bearer t1")])).ok(), Some(Some("t1")));
+        assert_eq!(bearer(&headers(&[("cookie", "sandbar_session=c1")])).ok(), Some(None));
+        assert!(bearer(&headers(&[("authorization", "Basic dTpw")])).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::auth::SESSION;
+use super::cookie::SESSION;
 use super::failure::ErrorBody;
 use super::operation::{Answer, Content, Operation};
 use crate::{JobId, ProjectId, ScreenshotId};

@@ -33,9 +33,17 @@ pub(super) async fn watch(
 ) -> Result<Response, Failure> {
     let after = last_seen(&headers)?.or(after);
     let place = app.gate.stream(&caller.user.id).ok_or_else(|| Failure::too_many(LATER))?;
+    let guard = app.studio.guard(&caller.credential);
     let events = app.studio.events(&caller.user, &job, after).await?;
-    let messages = events.take_until(app.stop.clone().cancelled_owned()).map(move |event| {
-        let _held = &place;
+    let (stop, revoked) = (app.stop.clone(), guard.revoked());
+    let end = async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = revoked.cancelled() => {}
+        }
+    };
+    let messages = events.take_until(Box::pin(end)).map(move |event| {
+        let _held = (&place, &guard);
         Ok::<_, Infallible>(message(&event))
     });
     let stream = Sse::new(messages).keep_alive(KeepAlive::new().interval(app.heartbeat).text("heartbeat"));

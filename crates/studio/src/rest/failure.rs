@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{RETRY_AFTER, SET_COOKIE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, StatusCode, Uri};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -38,13 +38,15 @@ pub(super) struct Failure {
     status: StatusCode,
     body: Box<ErrorBody>,
     retry_after: Option<Duration>,
+    /// `Set-Cookie` of the answer.
+    cookies: Vec<HeaderValue>,
 }
 
 impl Failure {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let body =
             ErrorBody { code: status.as_u16(), message: message.into(), error_type: None, hint: None, output: None };
-        Self { status, body: Box::new(body), retry_after: None }
+        Self { status, body: Box::new(body), retry_after: None, cookies: Vec::new() }
     }
 
     fn kind(mut self, error_type: &'static str) -> Self {
@@ -64,6 +66,15 @@ impl Failure {
     pub(super) fn unauthorized(message: &'static str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, message)
             .hint("send `Authorization: Bearer TOKEN`, or sign in; `sandbar user token NAME` makes a token")
+    }
+
+    /// Two cookies of the session's name: a page of another host has set one of them, and which one is
+    /// ours cannot be told. The answer removes both.
+    pub(super) fn ambiguous_session(cookies: Vec<HeaderValue>) -> Self {
+        let refused = Self::new(StatusCode::UNAUTHORIZED, "the request has two cookies of the session's name")
+            .kind("ambiguous_session")
+            .hint("sign in again; if this comes back, remove this site's cookies and give the dashboard a host of its own: `sandbar up --dashboard-host`");
+        Self { cookies, ..refused }
     }
 
     pub(super) fn foreign(message: &'static str) -> Self {
@@ -147,6 +158,9 @@ impl IntoResponse for Failure {
         if let Some(wait) = self.retry_after {
             let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        for cookie in self.cookies {
+            response.headers_mut().append(SET_COOKIE, cookie);
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -5,12 +5,14 @@
 //! reading anything never wakes a sandbox: that is the studio's promise, and no call here goes around it.
 
 mod auth;
+mod cookie;
 mod document;
 mod events;
 mod failure;
 mod files;
 mod generation;
 mod headers;
+mod host;
 mod input;
 mod jobs;
 mod limits;
@@ -51,6 +53,9 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 pub struct Face {
     /// Whose pages may be shown inside of ours, as `Content-Security-Policy` writes sources: the origins of previews.
     pub preview_sources: Vec<String>,
+    /// The only host name that pages and sessions are served under; absent: any. Calls with a bearer
+    /// token are served under every name.
+    pub host: Option<String>,
     pub limits: Limits,
     /// How often a stream of events that has nothing to tell shows that it lives.
     pub heartbeat: Duration,
@@ -60,7 +65,7 @@ impl Default for Face {
     /// Previews of this machine, and of E2B's cloud.
     fn default() -> Self {
         let preview_sources = vec!["http://*.localhost:*".to_owned(), "https://*.e2b.app".to_owned()];
-        Self { preview_sources, limits: Limits::default(), heartbeat: HEARTBEAT }
+        Self { preview_sources, host: None, limits: Limits::default(), heartbeat: HEARTBEAT }
     }
 }
 
@@ -80,6 +85,8 @@ struct App {
     document: Bytes,
     /// The `Content-Security-Policy` of pages.
     page_policy: HeaderValue,
+    /// The only host name of pages and sessions, in lower case.
+    host: Option<String>,
     heartbeat: Duration,
     /// Ends what would go on for ever.
     stop: CancellationToken,
@@ -98,6 +105,7 @@ pub fn router(studio: Studio, face: &Face, stop: CancellationToken) -> Router {
         gate: Gate::new(face.limits),
         document,
         page_policy: headers::page_policy(&face.preview_sources),
+        host: face.host.as_deref().map(str::to_ascii_lowercase),
         heartbeat: face.heartbeat,
         stop,
     });
@@ -108,6 +116,7 @@ pub fn router(studio: Studio, face: &Face, stop: CancellationToken) -> Router {
         .merge(routes::pages())
         .method_not_allowed_fallback(failure::wrong_method)
         .fallback(pages::file)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), host::check))
         .layer(axum::middleware::from_fn(headers::protect))
         .layer(axum::extract::DefaultBodyLimit::max(input::BODY_BYTES))
         .with_state(app)

@@ -1,19 +1,18 @@
-//! Signing in and out. The session is the token in a cookie that scripts cannot read and that no other site's request carries.
+//! Signing in and out. A session has a token of its own, in a cookie that scripts cannot read and that no
+//! other site's request carries; signing out ends the session itself, not only the cookie.
 
 use axum::Form;
-use axum::extract::State;
 use axum::extract::rejection::FormRejection;
+use axum::extract::{FromRequest, Request, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use http::header::{ACCEPT, ORIGIN, SET_COOKIE};
-use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri};
+use http::header::{ACCEPT, SET_COOKIE};
+use http::request::Parts;
 use sdk::Secret;
 use serde::Deserialize;
 
 use super::failure::Failure;
-use super::{Shared, auth, headers};
-
-/// A month: signing in again costs a look for the token.
-const AGE_SECONDS: u32 = 30 * 24 * 60 * 60;
+use super::{Shared, auth, cookie, headers};
+use crate::token::Digest;
 
 #[derive(Deserialize)]
 pub(super) struct SignIn {
@@ -21,28 +20,27 @@ pub(super) struct SignIn {
 }
 
 /// Takes the login page's form.
-pub(super) async fn sign_in(
-    State(app): State<Shared>,
-    uri: Uri,
-    asked: HeaderMap,
-    extensions: Extensions,
-    form: Result<Form<SignIn>, FormRejection>,
-) -> Response {
-    let html = asked.get(ACCEPT).and_then(|value| value.to_str().ok()).is_some_and(|kinds| kinds.contains("text/html"));
+pub(super) async fn sign_in(State(app): State<Shared>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let accept = parts.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    let html = accept.is_some_and(|kinds| kinds.contains("text/html"));
     let signed_in = async {
-        auth::refuse_foreign_origin(&uri, &asked)?;
+        auth::refuse_foreign_origin(&parts.uri, &parts.headers)?;
+        let form: Result<Form<SignIn>, FormRejection> =
+            Form::from_request(Request::from_parts(parts.clone(), body), &()).await;
         let Form(SignIn { token }) =
             form.map_err(|rejection| Failure::new(rejection.status(), rejection.body_text()))?;
         let token = Secret::new(token.trim());
-        match app.studio.authenticate(token.expose()).await? {
-            Some(_) => Ok(token),
-            None => Err(auth::wrong_token(&app, &extensions)),
-        }
+        let session = app.studio.sign_in(token.expose()).await?;
+        let session = session.ok_or_else(|| auth::wrong_token(&app, &parts.extensions))?;
+        end_sessions(&app, &parts).await?;
+        cookie::open(&parts, session.expose()).ok_or_else(|| auth::wrong_token(&app, &parts.extensions))
     };
     match signed_in.await {
-        Ok(token) => {
-            let secure = asked.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
-            with_cookie(Redirect::to("/").into_response(), token.expose(), AGE_SECONDS, secure)
+        Ok(opened) => {
+            let mut response = Redirect::to("/").into_response();
+            response.headers_mut().append(SET_COOKIE, opened);
+            response
         }
         Err(failure) if html => {
             let page = (failure.status(), Html(page(failure.message()))).into_response();
@@ -52,24 +50,26 @@ pub(super) async fn sign_in(
     }
 }
 
-/// Forgets the cookie. The token stays good.
-pub(super) async fn sign_out(uri: Uri, headers: HeaderMap) -> Result<Response, Failure> {
-    auth::refuse_foreign_origin(&uri, &headers)?;
-    Ok(with_cookie(Redirect::to("/login").into_response(), "", 0, false))
+/// Ends the session, with the terminals and event streams it opened, and removes its cookie. The access
+/// token stays valid.
+pub(super) async fn sign_out(State(app): State<Shared>, request: Request) -> Result<Response, Failure> {
+    let (parts, _) = request.into_parts();
+    auth::refuse_foreign_origin(&parts.uri, &parts.headers)?;
+    end_sessions(&app, &parts).await?;
+    let mut response = Redirect::to("/login").into_response();
+    for removal in cookie::removals(&parts) {
+        response.headers_mut().append(SET_COOKIE, removal);
+    }
+    Ok(response)
 }
 
-fn with_cookie(mut response: Response, token: &str, age: u32, secure: bool) -> Response {
-    let secure = if secure { "; Secure" } else { "" };
-    let cookie = format!("{}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age}{secure}", auth::SESSION);
-    match HeaderValue::from_str(&cookie) {
-        Ok(mut value) => {
-            value.set_sensitive(true);
-            response.headers_mut().append(SET_COOKIE, value);
-            response
-        }
-        // A token that is known has no such characters.
-        Err(_) => StatusCode::BAD_REQUEST.into_response(),
+/// Ends the sessions that a browser brings along.
+async fn end_sessions(app: &Shared, parts: &Parts) -> Result<(), Failure> {
+    const MAX_ENDED: usize = 4;
+    for session in cookie::all_sessions(&parts.headers).filter_map(Digest::of_session).take(MAX_ENDED) {
+        app.studio.sign_out(&session).await?;
     }
+    Ok(())
 }
 
 /// A page to sign in on that needs nothing else; `message` is ours and holds no markup.

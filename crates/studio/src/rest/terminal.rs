@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
 use axum::response::{IntoResponse, Response};
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
@@ -17,7 +17,6 @@ use super::Shared;
 use super::auth::{self, Caller, Proof};
 use super::failure::Failure;
 use super::input::{Asked, At};
-use super::limits::Place;
 use super::requests::TerminalQuery;
 use crate::{JobId, Terminal};
 
@@ -31,6 +30,11 @@ const PING: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(90);
 /// For a browser to take what the shell says.
 const SEND: Duration = Duration::from_secs(30);
+/// For a browser to take the last message.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Why a terminal is closed whose session or token was revoked: a violation of policy, says the protocol.
+const SIGNED_OUT: Option<CloseFrame> =
+    Some(CloseFrame { code: 1008, reason: Utf8Bytes::from_static("signed out: the session or token was revoked") });
 /// When a terminal cannot be opened because too many are.
 const LATER: Duration = Duration::from_secs(5);
 
@@ -63,11 +67,17 @@ pub(super) async fn open(
         return Ok(refused);
     };
     let place = app.gate.stream(&caller.user.id).ok_or_else(|| Failure::too_many(LATER))?;
+    let guard = app.studio.guard(&caller.credential);
     let terminal = app.studio.terminal(&caller.user, &job, cols, rows).await?;
     let stop = app.stop.clone();
-    Ok(upgrade
-        .max_message_size(MESSAGE_BYTES)
-        .on_upgrade(move |socket| async move { join(socket, terminal, stop, place).await }))
+    Ok(upgrade.max_message_size(MESSAGE_BYTES).on_upgrade(move |mut socket| async move {
+        let (revoked, _held) = (guard.revoked(), (place, guard));
+        // Also while the browser takes no output: dropping the terminal ends its shell.
+        let _ = revoked.run_until_cancelled(join(&mut socket, terminal, stop)).await;
+        let code = if revoked.is_cancelled() { SIGNED_OUT } else { None };
+        // It may be gone already; then there is nobody to say goodbye to.
+        let _ = timeout(CLOSE_TIMEOUT, socket.send(Message::Close(code))).await;
+    }))
 }
 
 fn size(asked: Option<u16>, default: u16) -> Result<u16, Failure> {
@@ -78,7 +88,7 @@ fn size(asked: Option<u16>, default: u16) -> Result<u16, Failure> {
 }
 
 /// Joins the two until either ends. Dropping the terminal ends its shell.
-async fn join(mut socket: WebSocket, mut terminal: Terminal, stop: CancellationToken, place: Place) {
+async fn join(socket: &mut WebSocket, mut terminal: Terminal, stop: CancellationToken) {
     let mut ping = interval(PING);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heard = Instant::now();
@@ -108,9 +118,6 @@ async fn join(mut socket: WebSocket, mut terminal: Terminal, stop: CancellationT
             break;
         }
     }
-    // It may be gone already; then there is nobody to say goodbye to.
-    let _ = timeout(SEND, socket.send(Message::Close(None))).await;
-    drop(place);
 }
 
 /// Whether to go on.

@@ -1,8 +1,10 @@
 //! Who may do what: tokens, cookies, other people's builds, foreign pages, and how often.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use sandbar_studio::rest::{Face, Limits, Rate};
+use sandbar_studio::token::{Digest, new_token};
 use serde_json::json;
 
 use super::lab::{Database, Lab, Person, fill, on_both};
@@ -89,7 +91,7 @@ async fn without_a_token_nothing_is_told() {
 }
 
 /// The cookie as a browser would send it.
-async fn sign_in(lab: &Lab, who: &Person) -> String {
+pub(super) async fn sign_in(lab: &Lab, who: &Person) -> String {
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let signed_in = lab.raw("POST /login", &form, &format!("token={}", who.token)).await;
     assert_eq!((signed_in.status.as_u16(), signed_in.header("location")), (303, "/"), "{}", signed_in.text);
@@ -136,6 +138,119 @@ async fn a_session_works_for_our_own_pages_only() {
         out.header("set-cookie").starts_with("sandbar_session=; ") && out.header("set-cookie").contains("Max-Age=0")
     );
     lab.raw("POST /logout", &[session, ("origin", "http://evil.test")], "").await.is(403);
+    lab.raw("GET /api/me", &[session], "").await.is(401);
+    lab.get(&ada, "/api/me").await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cookie_is_a_session_of_its_own_and_never_the_token() {
+    on_both(Face::default(), async |lab| {
+        let ada = lab.person("ada", 5).await;
+        let user = lab.studio.records().user_named("ada").await.expect("read").expect("there");
+        let (one, two) = (sign_in(&lab, &ada).await, sign_in(&lab, &ada).await);
+        assert!(one != two && !one.contains(&ada.token));
+        let listed = lab.studio.records().sessions(&user.id).await.expect("read");
+        assert_eq!(listed.len(), 2);
+        assert!(listed.iter().all(|session| session.expires_at > session.created_at && session.id.len() == 12));
+        // The form of the cookie before there were sessions, and a session in the place of a token.
+        let old = format!("sandbar_session={}", ada.token);
+        let told = lab.raw("GET /api/me", &[("cookie", old.as_str())], "").await.is(401);
+        assert_eq!(told["message"], "the session has ended; sign in again");
+        let bearer = format!("Bearer {}", one.split_once('=').expect("a pair").1);
+        lab.raw("GET /api/me", &[("authorization", bearer.as_str())], "").await.is(401);
+        // Signing out ends this session and no other.
+        lab.raw("POST /logout", &[("cookie", one.as_str())], "").await;
+        lab.raw("GET /api/me", &[("cookie", one.as_str())], "").await.is(401);
+        lab.raw("GET /api/me", &[("cookie", two.as_str())], "").await.is(200);
+        assert_eq!(lab.studio.records().end_sessions(&user.id).await.expect("written"), 1);
+        assert!(lab.studio.records().sessions(&user.id).await.expect("read").is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_token_ends_every_session_and_a_revoked_token_opens_none() {
+    on_both(Face::default(), async |lab| {
+        let ada = lab.person("ada", 5).await;
+        let user = lab.studio.records().user_named("ada").await.expect("read").expect("there");
+        let cookie = sign_in(&lab, &ada).await;
+        let fresh = new_token();
+        let digest = Digest::of(fresh.expose()).expect("a token");
+        lab.studio.records().replace_token(&user.id, &digest).await.expect("written");
+        assert!(lab.studio.records().sessions(&user.id).await.expect("read").is_empty());
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        lab.raw("POST /login", &form, &format!("token={}", ada.token)).await.is(401);
+        // Whoever was believed a moment ago is believed for 2 s.
+        let mut refused = false;
+        for _ in 0..60 {
+            refused = lab.raw("GET /api/me", &[("cookie", cookie.as_str())], "").await.status == 401;
+            if refused {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(refused, "the session outlives its token");
+        sign_in(&lab, &Person { token: fresh.expose().to_owned() }).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_sessions_make_room_for_new_ones() {
+    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+    let ada = lab.person("ada", 5).await;
+    let user = lab.studio.records().user_named("ada").await.expect("read").expect("there");
+    let first = sign_in(&lab, &ada).await;
+    for _ in 0..100 {
+        sign_in(&lab, &ada).await;
+    }
+    assert_eq!(lab.studio.records().sessions(&user.id).await.expect("read").len(), 100);
+    lab.raw("GET /api/me", &[("cookie", first.as_str())], "").await.is(401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_cookies_of_the_name_are_refused_and_removed() {
+    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+    let (ada, eve) = (lab.person("ada", 5).await, lab.person("eve", 5).await);
+    let (mine, planted) = (sign_in(&lab, &ada).await, sign_in(&lab, &eve).await);
+    let both = format!("{planted}; {mine}");
+    let host = ("host", "dash.sandbox.test");
+    let refused = lab.raw("GET /api/me", &[("cookie", both.as_str()), host], "").await;
+    let removed: Vec<&str> = refused.headers.get_all("set-cookie").iter().filter_map(|it| it.to_str().ok()).collect();
+    for wanted in ["sandbar_session=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0", "Domain=sandbox.test; Path=/api;"]
+    {
+        assert!(removed.iter().any(|cookie| cookie.contains(wanted)), "{wanted} in {removed:#?}");
+    }
+    assert_eq!(refused.is(401)["error_type"], "ambiguous_session");
+    assert_eq!(lab.raw("GET /api/me", &[("cookie", mine.as_str())], "").await.is(200)["name"], "ada");
+    // Over https the cookie with the prefix is ours, whatever pages of other hosts have set.
+    let prefixed = format!("{planted}; __Host-{mine}; {planted}");
+    let https = ("x-forwarded-proto", "https");
+    assert_eq!(lab.raw("GET /api/me", &[("cookie", prefixed.as_str()), https], "").await.is(200)["name"], "ada");
+    lab.raw("GET /api/me", &[("cookie", planted.as_str()), https], "").await.is(401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dashboard_with_a_host_of_its_own_is_served_there_only() {
+    let face = Face { host: Some("Dash.example".to_owned()), ..Face::default() };
+    let lab = Lab::open(Database::Sqlite, face).await;
+    let ada = lab.person("ada", 5).await;
+    let own = ("host", "dash.example:4980");
+    assert_eq!(lab.raw("GET /login", &[own], "").await.status, 200);
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let token = format!("token={}", ada.token);
+    let signed_in = lab.raw("POST /login", &[own, form], &token).await;
+    let cookie = signed_in.header("set-cookie").split(';').next().expect("a pair").to_owned();
+    let session = ("cookie", cookie.as_str());
+    lab.raw("GET /api/me", &[own, session], "").await.is(200);
+    for other in ["sandbox.example", "3000-iabc.dash.example", "xdash.example", "127.0.0.1"] {
+        let other = ("host", other);
+        lab.raw("GET /", &[other], "").await.is(404);
+        lab.raw("POST /login", &[other, form], &token).await.is(404);
+        lab.raw("GET /api/me", &[other, session], "").await.is(404);
+    }
+    // A program's call names the server as it likes.
+    lab.get(&ada, "/api/me").await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,7 +272,8 @@ async fn a_wrong_token_signs_nobody_in() {
     // Behind a proxy that ends TLS the cookie must not travel in the clear.
     let host = format!("https://{}", lab.address);
     let secure = lab.raw("POST /login", &[form, ("origin", host.as_str())], &right).await;
-    assert!(secure.header("set-cookie").ends_with("; Secure"));
+    let cookie = secure.header("set-cookie");
+    assert!(cookie.starts_with("__Host-sandbar_session=sbs_") && cookie.ends_with("; Secure"), "{cookie}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use sandbar_studio::rest::Face;
+use sandbar_studio::token::{Digest, new_token};
 use serde_json::Value;
 
+use super::access::sign_in;
 use super::lab::{Database, Lab, PATIENCE, Person, on_both};
 
 /// An open stream of events.
@@ -19,7 +21,11 @@ impl Watch {
         let bearer = format!("Bearer {}", who.token);
         let mut headers = vec![("authorization", bearer.as_str())];
         headers.extend(last.map(|last| ("last-event-id", last)));
-        let response = lab.open_raw(&format!("GET {path}"), &headers, String::new()).await;
+        Self::open_with(lab, path, &headers).await
+    }
+
+    async fn open_with(lab: &Lab, path: &str, headers: &[(&str, &str)]) -> Self {
+        let response = lab.open_raw(&format!("GET {path}"), headers, String::new()).await;
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Self { stream: response.bytes_stream().boxed(), rest: String::new() }
@@ -129,6 +135,36 @@ async fn a_silent_stream_shows_that_it_lives_and_ends_with_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_credential_ends_its_streams_and_no_others() {
+    on_both(Face { heartbeat: Duration::from_millis(200), ..Face::default() }, async |lab| {
+        let (ada, bob) = (lab.person("ada", 5).await, lab.person("bob", 5).await);
+        let (job, other) = (lab.start(&ada, "page").await, lab.start(&bob, "page").await);
+        let path = format!("/api/jobs/{job}/events");
+        let (left, stays) = (sign_in(&lab, &ada).await, sign_in(&lab, &ada).await);
+        let mut signed_out = Watch::open_with(&lab, &path, &[("cookie", left.as_str())]).await;
+        let mut session = Watch::open_with(&lab, &path, &[("cookie", stays.as_str())]).await;
+        let mut token = Watch::open(&lab, &ada, &path, None).await;
+        let mut bobs = Watch::open(&lab, &bob, &format!("/api/jobs/{other}/events"), None).await;
+
+        lab.raw("POST /logout", &[("cookie", left.as_str())], "").await;
+        while signed_out.block().await.is_some() {}
+        for watch in [&mut session, &mut token] {
+            while watch.block().await.expect("it goes on") != ": heartbeat" {}
+        }
+
+        // As another process revokes: only the records know.
+        let user = lab.studio.records().user_named("ada").await.expect("read").expect("there");
+        let digest = Digest::of(new_token().expose()).expect("a token");
+        lab.studio.records().replace_token(&user.id, &digest).await.expect("written");
+        for mut watch in [session, token] {
+            while watch.block().await.is_some() {}
+        }
+        while bobs.block().await.expect("it goes on") != ": heartbeat" {}
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_is_a_websocket_of_our_own_pages() {
     let lab = Lab::open(Database::Sqlite, Face::default()).await;
     let ada = lab.person("ada", 5).await;
@@ -144,7 +180,7 @@ async fn a_terminal_is_a_websocket_of_our_own_pages() {
         ("sec-websocket-version", "13"),
         ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
     ];
-    let (bearer, cookie) = (format!("Bearer {}", ada.token), format!("sandbar_session={}", ada.token));
+    let (bearer, cookie) = (format!("Bearer {}", ada.token), sign_in(&lab, &ada).await);
     let own = format!("http://{}", lab.address);
     // There is no sandbox yet.
     for proof in [vec![("authorization", bearer.as_str())], vec![("cookie", cookie.as_str()), ("origin", own.as_str())]]
