@@ -35,6 +35,8 @@ pub struct ApiConfig {
     pub api_key: String,
     /// What SDKs append to `<port>-<id>.` to name a port of a sandbox.
     pub domain: String,
+    /// The host name of the dashboard; no port of a sandbox is served below it.
+    pub dashboard_host: Option<String>,
     /// Offer what Sandbar adds to E2B; otherwise it is ignored as unknown.
     pub extensions: bool,
     /// Signs what TLS clients are shown; absent: only plain connections are served.

@@ -40,13 +40,23 @@ pub(crate) struct Target {
 }
 
 const INVALID_HOST: &str = "Invalid host";
+const TWO_HOSTS: &str = "more than one Host header";
 const MISSING_HEADER: &str = "missing header";
 const INVALID_PORT: &str = "invalid sandbox port";
 const INVALID_ID: &str = "invalid sandbox id";
 
-pub(crate) fn plane(request: &request::Parts) -> Plane {
+/// `dashboard` is the host name of the dashboard, if it has one of its own.
+pub(crate) fn plane(request: &request::Parts, dashboard: Option<&str>) -> Plane {
+    // Which of them a service would go by cannot be told.
+    if request.headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return Plane::Refused(TWO_HOSTS);
+    }
     if let Some(plane) = by_host(host(request)) {
-        return plane;
+        let name = host(request).split(':').next().unwrap_or("").trim_end_matches('.');
+        return match dashboard {
+            Some(dashboard) if is_below(name, dashboard) => Plane::Refused(INVALID_HOST),
+            _ => plane,
+        };
     }
     let header = |name| request.headers.get(name).map(|value| value.to_str().unwrap_or(""));
     match (header(SANDBOX_ID), header(SANDBOX_PORT)) {
@@ -110,6 +120,14 @@ fn by_host(host: &str) -> Option<Plane> {
     })
 }
 
+fn is_below(name: &str, parent: &str) -> bool {
+    let at = name.len().checked_sub(parent.len()).filter(|at| *at > 0);
+    at.is_some_and(|at| {
+        let tail = name.get(at..).is_some_and(|tail| tail.eq_ignore_ascii_case(parent));
+        tail && name.as_bytes()[at - 1] == b'.'
+    })
+}
+
 fn parse_port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| *port != 0)
 }
@@ -132,7 +150,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        plane(&request.body(()).expect("a request").into_parts().0)
+        plane(&request.body(()).expect("a request").into_parts().0, Some("dash.example"))
     }
 
     fn edge(id: &str, port: u16) -> Plane {
@@ -153,6 +171,19 @@ mod tests {
             assert_eq!(route("GET /v2/sandboxes", &[("host", host)]), Plane::Control, "{host}");
         }
         assert_eq!(route("GET http://8000-iabc.localhost/x", &[]), edge("iabc", 8000));
+    }
+
+    #[test]
+    fn no_port_is_served_below_the_dashboard_and_no_request_names_two_hosts() {
+        let by_host = |host| route("GET /", &[("host", host)]);
+        for host in ["3000-iabc.dash.example", "3000-iabc.DASH.example:4980", "3000-iabc.a.dash.example."] {
+            assert_eq!(by_host(host), Plane::Refused("Invalid host"), "{host}");
+        }
+        assert_eq!(by_host("3000-iabc.xdash.example"), edge("iabc", 3000));
+        assert_eq!(by_host("dash.example"), Plane::Elsewhere);
+        let two = [("host", "3000-iabc.localhost"), ("host", "localhost")];
+        assert_eq!(route("GET /", &two), Plane::Refused("more than one Host header"));
+        assert_eq!(route("GET http://3000-iabc.localhost/", &two), Plane::Refused("more than one Host header"));
     }
 
     #[test]

@@ -79,7 +79,10 @@ pub async fn serve(
     let tasks = TaskTracker::new();
     // Tunnels and connections to sandboxes end with this; what is being answered gets STOP_PATIENCE first.
     let end = CancellationToken::new();
-    let tls = config.authority.clone().map(|authority| Tls::new(authority, &config.domain));
+    let tls = config.authority.clone().map(|authority| {
+        let names = [Some(config.domain.as_str()), config.dashboard_host.as_deref()];
+        Tls::new(authority, names.into_iter().flatten())
+    });
     let wrong_keys = Tally::new(&tasks, &end, |count, peer| {
         warn!(count, peer = %peer.ip(), "refused calls with a wrong API key");
     });
@@ -201,7 +204,7 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let (mut parts, content) = request.into_parts();
-    let plane = plane(&parts);
+    let plane = plane(&parts, app.config.dashboard_host.as_deref());
     parts.extensions.insert(peer);
     parts.extensions.insert(scheme);
     let (content, rest) = Content::new(content);

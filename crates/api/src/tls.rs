@@ -40,10 +40,11 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// For `localhost`, `domain` (a port behind it is left aside) and every name below them.
-    pub(crate) fn new(authority: Arc<Authority>, domain: &str) -> Self {
-        let domain = domain.rsplit_once(':').map_or(domain, |(host, _)| host).to_ascii_lowercase();
-        let by_name = Shown::ByName { authority: Arc::clone(&authority), domain };
+    /// For `localhost`, `domains` (a port behind one is left aside) and every name below them.
+    pub(crate) fn new<'a>(authority: Arc<Authority>, domains: impl IntoIterator<Item = &'a str>) -> Self {
+        let name = |domain: &'a str| domain.rsplit_once(':').map_or(domain, |(host, _)| host).to_ascii_lowercase();
+        let domains = domains.into_iter().map(name).collect();
+        let by_name = Shown::ByName { authority: Arc::clone(&authority), domains };
         let by_name = Arc::new(authority::server_config(Arc::new(by_name), &PROTOCOLS));
         Self { authority, by_name, places: Semaphore::new(MOST_HANDSHAKES), patience: PATIENCE }
     }
@@ -75,15 +76,16 @@ impl Tls {
 
 /// Which certificate a client is shown.
 enum Shown {
-    ByName { authority: Arc<Authority>, domain: String },
+    ByName { authority: Arc<Authority>, domains: Vec<String> },
     Address(Arc<CertifiedKey>),
 }
 
 impl ResolvesServerCert for Shown {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         match self {
-            Self::ByName { authority, domain } => {
-                let name = hello.server_name().filter(|name| is_ours(name, domain))?;
+            Self::ByName { authority, domains } => {
+                let ours = |name: &&str| is_ours(name, domains);
+                let name = hello.server_name().filter(ours)?;
                 let leaf = authority.certified(name);
                 leaf.inspect_err(|error| debug!(%error, "no certificate for a name of ours")).ok()
             }
@@ -98,9 +100,9 @@ impl fmt::Debug for Shown {
     }
 }
 
-fn is_ours(name: &str, domain: &str) -> bool {
+fn is_ours(name: &str, domains: &[String]) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    ["localhost", domain].iter().any(|ours| {
+    domains.iter().map(String::as_str).chain(["localhost"]).any(|ours| {
         let below = name.strip_suffix(ours);
         !ours.is_empty() && below.is_some_and(|below| below.is_empty() || below.ends_with('.'))
     })
@@ -124,7 +126,7 @@ mod tests {
     async fn those_who_do_not_go_on_wait_for_no_longer_than_they_may_and_hold_no_more_places_than_there_are() {
         let directory = tempfile::tempdir().expect("a directory");
         let authority = Arc::new(Authority::open(directory.path(), "Sandbar test", &[]).expect("an authority"));
-        let mut tls = Tls::new(authority, "localhost:1");
+        let mut tls = Tls::new(authority, ["localhost:1"]);
         tls.places = Semaphore::new(2);
         tls.patience = Duration::from_millis(200);
         let tls = Arc::new(tls);
@@ -151,16 +153,23 @@ mod tests {
 
     #[test]
     fn only_names_of_ours_are_signed_for() {
-        for name in
-            ["localhost", "8000-iabc.localhost", "LOCALHOST", "a.b.localhost", "sandbox.test", "api.sandbox.test."]
-        {
-            assert!(is_ours(name, "sandbox.test"), "{name}");
+        let ours = ["sandbox.test".to_owned(), "dash.example".to_owned()];
+        for name in [
+            "localhost",
+            "dash.example",
+            "8000-iabc.localhost",
+            "LOCALHOST",
+            "a.b.localhost",
+            "sandbox.test",
+            "api.sandbox.test.",
+        ] {
+            assert!(is_ours(name, &ours), "{name}");
         }
         for name in
             ["", "test", "xsandbox.test", "sandbox.test.evil", "notlocalhost", "example.com", "localhost.example"]
         {
-            assert!(!is_ours(name, "sandbox.test"), "{name}");
+            assert!(!is_ours(name, &ours), "{name}");
         }
-        assert!(!is_ours("anything", ""));
+        assert!(!is_ours("anything", &[String::new()]));
     }
 }

@@ -66,8 +66,9 @@ pub struct Seen {
 /// Whether a sandbox can be reached.
 pub enum Gate {
     Open(Arc<Live>),
-    /// Paused, and wishes to be woken by traffic: see [`Node::wake`].
-    Asleep,
+    /// Paused, and wishes to be woken by traffic: see [`Node::wake`]. With its frozen machine, unless the
+    /// sandbox is changing just now: whether a port is open can be known without waking it.
+    Asleep(Option<Arc<dyn Machine>>),
     /// Being paused or resumed.
     Changing,
     Closed,
@@ -272,13 +273,13 @@ impl Node {
 
     /// How `id` can be reached now. Does not wake it.
     pub fn gate(&self, id: &SandboxId) -> Option<(Arc<Record>, Gate)> {
-        let View { record, state, live } = self.world.view(id)?;
+        let View { record, state, live, frozen } = self.world.view(id)?;
         let gate = match (state, live) {
             (State::Running, Some(live)) => Gate::Open(live),
             (State::Paused(Kept::Memory) | State::Pausing(Kept::Memory) | State::Resuming(_), _)
                 if record.auto_resume =>
             {
-                Gate::Asleep
+                Gate::Asleep(frozen)
             }
             (State::Pausing(_) | State::Resuming(_), _) => Gate::Changing,
             _ => Gate::Closed,
@@ -299,8 +300,8 @@ impl Node {
         self.gate(id)
     }
 
-    /// Resumes a paused sandbox because somebody sends it traffic.
-    pub async fn wake(&self, id: &SandboxId) -> Result<Arc<Live>, SandboxError> {
+    /// Resumes a paused sandbox because a client sends it traffic.
+    pub async fn wake(&self, id: &SandboxId) -> Result<(Arc<Live>, Resumed), SandboxError> {
         let lease = self.world.view(id).map_or(LEAST_WAKE, |view| view.record.lease);
         let resume = Resume {
             timeout: lease.max(LEAST_WAKE),
@@ -308,9 +309,9 @@ impl Node {
             on_running: OnRunning::Leave,
             on_timeout: None,
         };
-        self.ask(id, |reply| Command::Resume { resume, reply }).await?;
+        let resumed = self.ask(id, |reply| Command::Resume { resume, reply }).await?;
         let live = self.world.view(id).and_then(|view| view.live);
-        live.ok_or_else(|| SandboxError::NotFound(id.clone()))
+        live.map(|live| (live, resumed)).ok_or_else(|| SandboxError::NotFound(id.clone()))
     }
 
     /// Ends the sandbox, running or paused, and removes its files.

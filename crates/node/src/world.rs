@@ -61,6 +61,8 @@ pub(crate) struct View {
     pub state: State,
     /// Present while the sandbox may be reached.
     pub live: Option<Arc<Live>>,
+    /// Present while the sandbox is paused with its memory.
+    pub frozen: Option<Arc<dyn Machine>>,
 }
 
 /// A sandbox that may be reached: from one start or resume to the next pause or end.

@@ -8,6 +8,9 @@ pub const SANDBOX_PORT: &str = "e2b-sandbox-port";
 pub const TRAFFIC_ACCESS_TOKEN: &str = "e2b-traffic-access-token";
 /// Opens the guest of one sandbox.
 pub const ACCESS_TOKEN: &str = "x-access-token";
+/// Set by the edge, never by a client: the client's address has shown a credential of the server or of
+/// the sandbox before. Interpreter packages send no token with the calls about contexts.
+pub const KNOWN_PEER: &str = "sandbar-known-peer";
 /// Opens the control plane.
 pub const API_KEY: &str = "x-api-key";
 /// Milliseconds a Connect call may take; on `Start` it bounds the process.

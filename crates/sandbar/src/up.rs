@@ -318,8 +318,14 @@ async fn serve(
         let records = records.clone();
         Arc::new(move || records.fault())
     });
-    let face =
-        ApiConfig { api_key, domain, extensions: config.extensions, authority, max_connections: max_connections() };
+    let face = ApiConfig {
+        api_key,
+        domain,
+        dashboard_host: None,
+        extensions: config.extensions,
+        authority,
+        max_connections: max_connections(),
+    };
     let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere, stop.clone()));
     let of_jobs = workshop.as_ref().map(|workshop| workshop.workspaces().clone());
     let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node), of_jobs, records);

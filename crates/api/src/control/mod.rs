@@ -202,10 +202,12 @@ fn authenticate(app: &App, request: &Request<Content>, segments: &[&str]) -> Res
     let given = headers.get(API_KEY).map(HeaderValue::as_bytes);
     let given = given.or_else(|| if segments == ["teams"] { token() } else { None });
     let given = given.ok_or_else(|| refuse("the X-API-Key header is missing"))?;
+    let peer = request.extensions().get::<SocketAddr>();
     if bool::from(given.ct_eq(app.config.api_key.as_bytes())) {
+        peer.iter().for_each(|peer| app.edge.peers.note(peer.ip()));
         return Ok(());
     }
-    if let Some(peer) = request.extensions().get::<SocketAddr>() {
+    if let Some(peer) = peer {
         app.wrong_keys.count(*peer);
     }
     Err(refuse("the API key is not valid for this server"))

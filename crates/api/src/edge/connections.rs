@@ -90,7 +90,7 @@ impl Connections {
     /// A new connection to the port.
     pub(super) async fn open(
         &self,
-        Way { live, secured, .. }: &Way,
+        way @ Way { live, secured, .. }: &Way,
         target: &Target,
         tasks: &TaskTracker,
         end: &CancellationToken,
@@ -103,7 +103,11 @@ impl Connections {
             if target.port == ENVD_PORT {
                 return Ok::<_, OpenError>((to_guest.await?, ""));
             }
-            match live.machine.dial(target.port).await {
+            let dialled = match way.take_dialled() {
+                Some(stream) => Ok(stream),
+                None => live.machine.dial(target.port).await,
+            };
+            match dialled {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     let stream = if *secured {

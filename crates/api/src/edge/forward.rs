@@ -6,12 +6,15 @@ use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use node::Live;
-use protocol::guest::ENVD_PORT;
+use protocol::guest::{ENVD_PORT, INTERPRETER_PORT};
+use protocol::headers::KNOWN_PEER;
 use tracing::debug;
 
 use super::Way;
 use super::connections::{Connection, OpenError};
-use super::headers::{clean_request, forbid_guessing, remove_hop_by_hop, set_upgrade, wanted_upgrade};
+use super::headers::{
+    clean_request, forbid_guessing, remove_access_tokens, remove_hop_by_hop, set_upgrade, wanted_upgrade,
+};
 use super::passing::Passing;
 use super::refusal::{Refusal, Style};
 use super::tunnel;
@@ -28,7 +31,7 @@ pub(super) async fn forward(
     style: Style,
 ) -> Response<Body> {
     let live = &way.live;
-    let (request, client) = prepare(app, way, request);
+    let (request, client) = prepare(app, way, target, request);
     let exchange = exchange(app, way, target, request);
     let exchanged = tokio::select! {
         biased;
@@ -49,12 +52,26 @@ pub(super) async fn forward(
 }
 
 /// Makes a client's request one of ours. Gives the client's side of an upgrade, if it asks for one.
-fn prepare(app: &App, way: &Way, mut request: Request<Content>) -> (Request<Content>, Option<OnUpgrade>) {
+fn prepare(
+    app: &App,
+    way: &Way,
+    target: &Target,
+    mut request: Request<Content>,
+) -> (Request<Content>, Option<OnUpgrade>) {
     let upgrade = wanted_upgrade(request.headers());
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
     let (mut parts, content) = request.into_parts();
     let host = routing::host(&parts).to_owned();
     clean_request(&mut parts.headers, &host, &app.config.api_key);
+    if target.port != ENVD_PORT && target.port != INTERPRETER_PORT {
+        remove_access_tokens(&mut parts.headers);
+    }
+    // The request's own target counts more than its header.
+    if parts.uri.authority().is_some()
+        && let Ok(host) = http::HeaderValue::from_str(&host)
+    {
+        parts.headers.insert(http::header::HOST, host);
+    }
     if let Some(host) = &way.host {
         parts.headers.insert(http::header::HOST, host.clone());
     }
@@ -86,6 +103,9 @@ async fn exchange(
         };
         if !connection.prefix.is_empty() {
             *request.uri_mut() = below(connection.prefix, request.uri());
+            if way.known_peer {
+                request.headers_mut().insert(KNOWN_PEER, http::HeaderValue::from_static("1"));
+            }
         }
         let error = match connection.sender.try_send_request(request).await {
             Ok(response) => return Ok((response, connection)),

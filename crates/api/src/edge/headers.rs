@@ -1,7 +1,7 @@
 //! Headers on their way through: what belongs to one connection stays on it, and our own secrets stay here.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use protocol::headers::{API_KEY, SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN};
+use protocol::headers::{ACCESS_TOKEN, API_KEY, KNOWN_PEER, SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN};
 use subtle::ConstantTimeEq;
 
 /// The protocol a request wants to change to, if it does.
@@ -36,19 +36,62 @@ pub(super) fn clean_request(headers: &mut HeaderMap, host: &str, api_key: &str) 
     remove_hop_by_hop(headers);
     // The server has answered it by reading the body.
     headers.remove(header::EXPECT);
-    for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN] {
+    for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN, KNOWN_PEER] {
         headers.remove(name);
     }
     // Untrusted code must not learn the key of the server it runs on; keys of its own are its business.
     if headers.get(API_KEY).is_some_and(|key| bool::from(key.as_bytes().ct_eq(api_key.as_bytes()))) {
         headers.remove(API_KEY);
     }
+    remove_sessions(headers);
     // HTTP/2 names the host elsewhere.
     if !headers.contains_key(header::HOST)
         && let Ok(host) = HeaderValue::from_str(host)
     {
         headers.insert(header::HOST, host);
     }
+}
+
+/// Removes tokens of guests, ours by their form: a service is the sandbox's own code, and no token of a
+/// guest is its business, of whichever sandbox. What an application calls by the same name stays.
+pub(super) fn remove_access_tokens(headers: &mut HeaderMap) {
+    const DIGITS: usize = 64;
+    let is_token = |value: &HeaderValue| {
+        value.len() == DIGITS && value.as_bytes().iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    if headers.get_all(ACCESS_TOKEN).iter().any(is_token) {
+        headers.remove(ACCESS_TOKEN);
+    }
+}
+
+/// The dashboard's cookies, which a browser sends along where previews are on the dashboard's domain.
+const SESSIONS: [&str; 2] = ["sandbar_session", "__Host-sandbar_session"];
+
+/// Removes the dashboard's sessions from the cookies; all others stay as they are.
+fn remove_sessions(headers: &mut HeaderMap) {
+    let names_one = |value: &HeaderValue| {
+        let name = SESSIONS[0].as_bytes();
+        value.as_bytes().windows(name.len()).any(|part| part == name)
+    };
+    if !headers.get_all(header::COOKIE).iter().any(names_one) {
+        return;
+    }
+    let kept: Vec<HeaderValue> = headers.get_all(header::COOKIE).iter().filter_map(without_sessions).collect();
+    headers.remove(header::COOKIE);
+    for cookies in kept {
+        headers.append(header::COOKIE, cookies);
+    }
+}
+
+/// What is left of one header; none when nothing is.
+fn without_sessions(cookies: &HeaderValue) -> Option<HeaderValue> {
+    let is_session = |pair: &&[u8]| {
+        let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii();
+        SESSIONS.iter().any(|session| session.as_bytes() == name)
+    };
+    let pairs = cookies.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let kept: Vec<&[u8]> = pairs.filter(|pair| !pair.is_empty() && !is_session(pair)).collect();
+    if kept.is_empty() { None } else { HeaderValue::from_bytes(&kept.join(&b"; "[..])).ok() }
 }
 
 /// Says of an answer about whose keeping its service says nothing that it is not to be kept. Browsers would go by the file's date,
@@ -103,6 +146,33 @@ mod tests {
         let mut theirs = map(&[("x-api-key", "another"), ("e2b-sandbox-id", "i")]);
         clean_request(&mut theirs, "h2.example", "key");
         assert_eq!(theirs, map(&[("x-api-key", "another"), ("host", "h2.example")]));
+    }
+
+    #[test]
+    fn tokens_of_guests_stay_here() {
+        let token: &'static str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        let mut ours = map(&[("x-access-token", token), ("x-other", token)]);
+        remove_access_tokens(&mut ours);
+        assert_eq!(ours, map(&[("x-other", token)]));
+        let theirs = map(&[("x-access-token", "theirs")]);
+        let mut kept = theirs.clone();
+        remove_access_tokens(&mut kept);
+        assert_eq!(kept, theirs);
+    }
+
+    #[test]
+    fn sessions_of_the_dashboard_stay_here() {
+        let left = |cookies: &[&'static str]| -> Vec<String> {
+            let mut headers: HeaderMap =
+                cookies.iter().map(|value| (header::COOKIE, HeaderValue::from_static(value))).collect();
+            clean_request(&mut headers, "h", "key");
+            headers.get_all(header::COOKIE).iter().map(|value| value.to_str().expect("text").to_owned()).collect()
+        };
+        assert_eq!(left(&["a=1; sandbar_session=sbs_x; b=2;c=3"]), ["a=1; b=2; c=3"]);
+        assert_eq!(left(&["sandbar_session=x", "__Host-sandbar_session = y; d=4"]), ["d=4"]);
+        assert_eq!(left(&["my_sandbar_session=1;  e=sandbar_session"]), ["my_sandbar_session=1; e=sandbar_session"]);
+        assert_eq!(left(&["f=1;g=2"]), ["f=1;g=2"], "untouched where there is none");
+        assert!(left(&["sandbar_session=x"]).is_empty());
     }
 
     #[test]

@@ -9,20 +9,23 @@ mod forward;
 mod headers;
 mod page;
 mod passing;
+mod peers;
 mod refusal;
 mod secured;
 mod signed;
 mod token;
 mod tunnel;
+mod wake;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use node::{Gate, Live, Record, SandboxError, Standing};
-use protocol::guest::{CONTROL_PREFIX, ENVD_PORT, INIT_PATH};
+use node::{Gate, Live, Record, Resumed, SandboxError, Standing};
+use protocol::guest::{CONTROL_PREFIX, ENVD_PORT, INIT_PATH, INTERPRETER_PORT};
 use protocol::headers::TRAFFIC_ACCESS_TOKEN;
 use subtle::ConstantTimeEq;
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
@@ -33,7 +36,9 @@ use crate::query;
 use crate::routing::Target;
 use crate::server::App;
 use connections::Connections;
+use peers::KnownPeers;
 use refusal::{Refusal, Style};
+use wake::WakeLimit;
 
 pub(crate) use passing::Passing;
 pub(crate) use signed::serve_signed_file;
@@ -46,6 +51,9 @@ const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
 /// What the edge keeps between requests.
 pub(crate) struct Edge {
     connections: Connections,
+    /// Clients that have shown a credential.
+    pub(crate) peers: KnownPeers,
+    wakes: WakeLimit,
     /// Tunnels and connections to sandboxes; they end with `end` at the latest.
     tasks: TaskTracker,
     end: CancellationToken,
@@ -53,7 +61,13 @@ pub(crate) struct Edge {
 
 impl Edge {
     pub(crate) fn new(tasks: TaskTracker, end: CancellationToken) -> Self {
-        Self { connections: Connections::default(), tasks, end }
+        Self {
+            connections: Connections::default(),
+            peers: KnownPeers::default(),
+            wakes: WakeLimit::default(),
+            tasks,
+            end,
+        }
     }
 }
 
@@ -63,7 +77,8 @@ pub(crate) async fn serve(app: &Arc<App>, target: Target, request: Request<Conte
     if target.port == ENVD_PORT && is_control_route(request.uri().path()) {
         return refusal::control_route(request.uri().path());
     }
-    match reach(app, &target, request.headers()).await {
+    match reach(app, &target, &request).await {
+        Err(Refusal::Preflight) => allow_preflight(&request),
         Ok(way) => forward::forward(app, &way, &target, request, style).await,
         Err(refusal) => refusal.answer(&target, style),
     }
@@ -76,21 +91,32 @@ struct Way {
     host: Option<HeaderValue>,
     /// Whether the service speaks TLS itself.
     secured: bool,
+    /// Whether the client's address has shown a credential; only known where the interpreter is meant.
+    known_peer: bool,
+    /// A connection that was made before the sandbox was woken.
+    dialled: Mutex<Option<TcpStream>>,
 }
 
 impl Way {
-    fn new(live: Arc<Live>, record: &Record, target: &Target) -> Self {
+    fn new(live: Arc<Live>, record: &Record, target: &Target, known_peer: bool) -> Self {
+        let dialled = Mutex::default();
         if target.port == ENVD_PORT {
-            return Self { live, host: None, secured: false };
+            return Self { live, host: None, secured: false, known_peer, dialled };
         }
         // What was kept was checked when it came.
         let host = record.ingress.host(target.port).and_then(|host| HeaderValue::try_from(host).ok());
-        Self { live, host, secured: record.ingress.https_ports.contains(&target.port) }
+        let secured = record.ingress.https_ports.contains(&target.port);
+        Self { live, host, secured, known_peer, dialled }
+    }
+
+    fn take_dialled(&self) -> Option<TcpStream> {
+        self.dialled.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 /// Finds the way into the sandbox; wakes it when it wishes so and the caller may.
-async fn reach(app: &App, target: &Target, headers: &http::HeaderMap) -> Result<Way, Refusal> {
+async fn reach(app: &App, target: &Target, request: &Request<Content>) -> Result<Way, Refusal> {
+    let headers = request.headers();
     let (record, gate) = app.node.settled_gate(&target.id, CHANGE_PATIENCE).await.ok_or(Refusal::NotFound)?;
     if target.port != ENVD_PORT
         && let Some(token) = &record.traffic_token
@@ -100,21 +126,39 @@ async fn reach(app: &App, target: &Target, headers: &http::HeaderMap) -> Result<
             return Err(Refusal::TrafficTokenWrong);
         }
     }
+    let known_peer = target.port == INTERPRETER_PORT && app.edge.peers.check(&record, request);
     match gate {
-        Gate::Open(live) => Ok(Way::new(live, &record, target)),
+        Gate::Open(live) => Ok(Way::new(live, &record, target, known_peer)),
         Gate::Changing => Err(Refusal::Changing),
         Gate::Closed if matches!(record.standing, Standing::Paused(_)) => Err(Refusal::Asleep),
         Gate::Closed => Err(Refusal::NotFound),
-        Gate::Asleep => match app.node.wake(&target.id).await {
-            Ok(live) => Ok(Way::new(live, &record, target)),
-            Err(SandboxError::NotFound(_) | SandboxError::NotRunning { .. }) => Err(Refusal::NotFound),
-            Err(SandboxError::Full { .. }) => Err(Refusal::Full),
-            Err(SandboxError::FilesMissing { .. }) => Err(Refusal::FilesMissing),
-            Err(error) => {
-                warn!(sandbox = %target.id, %error, "traffic could not wake the sandbox");
-                Err(Refusal::CannotWake)
+        Gate::Asleep(frozen) => {
+            let now = app.node.now().as_second();
+            let dialled = wake::check(&record, frozen.as_deref(), target, request, known_peer, now).await?;
+            let live = wake(app, target).await?;
+            Ok(Way { dialled: Mutex::new(dialled), ..Way::new(live, &record, target, known_peer) })
+        }
+    }
+}
+
+async fn wake(app: &App, target: &Target) -> Result<Arc<Live>, Refusal> {
+    if !app.edge.wakes.allows(&target.id) {
+        return Err(Refusal::WokenTooOften);
+    }
+    match app.node.wake(&target.id).await {
+        Ok((live, resumed)) => {
+            if resumed == Resumed::FromPause {
+                app.edge.wakes.count(&target.id);
             }
-        },
+            Ok(live)
+        }
+        Err(SandboxError::NotFound(_) | SandboxError::NotRunning { .. }) => Err(Refusal::NotFound),
+        Err(SandboxError::Full { .. }) => Err(Refusal::Full),
+        Err(SandboxError::FilesMissing { .. }) => Err(Refusal::FilesMissing),
+        Err(error) => {
+            warn!(sandbox = %target.id, %error, "traffic could not wake the sandbox");
+            Err(Refusal::CannotWake)
+        }
     }
 }
 

@@ -100,6 +100,19 @@ fn text(refusal: Refusal, Target { id, port }: &Target) -> Text {
              was given. Browsers send no such header by themselves: use a program, or an extension that adds it."
                 .to_owned(),
         ),
+        Refusal::AccessTokenMissing | Refusal::Preflight => said(
+            "The sandbox is asleep",
+            "This port is the sandbox's own service, and only a request with its access token wakes it.".to_owned(),
+            format!("Wake it with <code>sandbar sandbox resume {id}</code>, or use an SDK, which sends the token."),
+        ),
+        Refusal::WokenTooOften => Text {
+            again: true,
+            ..said(
+                "The sandbox was woken too often",
+                "It was paused and woken by visitors many times within a minute.".to_owned(),
+                "Wait: this page comes again by itself.".to_owned(),
+            )
+        },
         Refusal::Changing => Text {
             again: true,
             ..said(

@@ -23,6 +23,12 @@ pub(super) enum Refusal {
     NotSecured,
     TrafficTokenMissing,
     TrafficTokenWrong,
+    /// Paused, and the request has not the token that would wake it.
+    AccessTokenMissing,
+    /// Paused, and a browser asks whether it may call the guest: answered without waking it.
+    Preflight,
+    /// Traffic has woken it too often.
+    WokenTooOften,
     Changing,
     Full,
     /// Its files are not in the pool any more.
@@ -54,8 +60,10 @@ impl Refusal {
                 StatusCode::BAD_GATEWAY
             }
             Self::TrafficTokenMissing | Self::TrafficTokenWrong => StatusCode::FORBIDDEN,
+            Self::AccessTokenMissing => StatusCode::UNAUTHORIZED,
+            Self::Preflight => StatusCode::NO_CONTENT,
             Self::Changing => StatusCode::CONFLICT,
-            Self::Full => StatusCode::TOO_MANY_REQUESTS,
+            Self::Full | Self::WokenTooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::FilesMissing => StatusCode::GONE,
         }
     }
@@ -68,6 +76,9 @@ impl Refusal {
             Self::NotSecured => "The sandbox does not speak TLS on this port, though httpsPorts names it",
             Self::TrafficTokenMissing => "The sandbox is private: header e2b-traffic-access-token is missing",
             Self::TrafficTokenWrong => "The sandbox is private: header e2b-traffic-access-token is wrong",
+            Self::AccessTokenMissing => "The sandbox is paused, and only a valid header X-Access-Token resumes it",
+            Self::Preflight => "",
+            Self::WokenTooOften => "The sandbox was resumed too often; try again in a few seconds",
             Self::Changing => "The sandbox is being paused or resumed",
             Self::Full => "The sandbox cannot be resumed: the machine has no room for it",
             Self::FilesMissing => "The sandbox cannot be resumed: its files are missing from the server's pool",

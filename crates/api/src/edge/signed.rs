@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use http::{Method, Request, Response, StatusCode};
-use node::{Node, SandboxId};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use node::{Node, SandboxId, Token};
 use protocol::envd::ErrorBody;
 use protocol::guest::ENVD_PORT;
 use protocol::signature::{Claim, Operation};
@@ -25,25 +25,56 @@ pub(crate) async fn serve_signed_file(app: &Arc<App>, request: Request<Content>)
     let Some(signature) = query::first(&pairs, "signature") else {
         return refuse(StatusCode::UNAUTHORIZED, "missing signature query parameter");
     };
-    let expiration = match query::first(&pairs, "signature_expiration").map(str::parse) {
-        None => None,
-        Some(Ok(seconds)) => Some(seconds),
-        Some(Err(_)) => return refuse(StatusCode::UNAUTHORIZED, "invalid signature"),
-    };
-    let claim = Claim {
-        path: query::first(&pairs, "path").unwrap_or(""),
-        operation,
-        username: query::first(&pairs, "username").unwrap_or(""),
-        expiration,
+    let Some(claim) = claim(&pairs, operation) else {
+        return refuse(StatusCode::UNAUTHORIZED, "invalid signature");
     };
     // The signature first: only who holds it may learn that it has expired.
     let Some(id) = signer(&app.node, &claim, signature) else {
         return refuse(StatusCode::UNAUTHORIZED, "invalid signature");
     };
-    if expiration.is_some_and(|end| end < app.node.now().as_second()) {
+    if claim.expiration.is_some_and(|end| end < app.node.now().as_second()) {
         return refuse(StatusCode::UNAUTHORIZED, "signature is already expired");
     }
-    super::serve(app, Target { id, port: ENVD_PORT }, request).await
+    let mut response = super::serve(app, Target { id, port: ENVD_PORT }, request).await;
+    forbid_scripts(response.headers_mut());
+    response
+}
+
+/// The URL has the server's own host, and maybe the dashboard's: a page of the sandbox must not run as one
+/// of theirs.
+fn forbid_scripts(headers: &mut HeaderMap) {
+    const ACTIVE: [&str; 3] = ["html", "xml", "svg"];
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("html");
+    if ACTIVE.iter().any(|active| kind.contains(active)) {
+        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    }
+}
+
+/// What a signed URL asks for; none when its expiry is no number.
+fn claim(pairs: &[(String, String)], operation: Operation) -> Option<Claim<'_>> {
+    let expiration = query::first(pairs, "signature_expiration").map(str::parse).transpose().ok()?;
+    Some(Claim {
+        path: query::first(pairs, "path").unwrap_or(""),
+        operation,
+        username: query::first(pairs, "username").unwrap_or(""),
+        expiration,
+    })
+}
+
+/// Whether a request for the guest has a signature of this token that has not expired at `now`, in seconds.
+pub(super) fn is_signed(request: &Request<Content>, token: &Token, now: i64) -> bool {
+    let operation = match *request.method() {
+        Method::GET | Method::HEAD => Operation::Read,
+        Method::POST | Method::PUT => Operation::Write,
+        _ => return false,
+    };
+    let pairs = query::pairs(request.uri().query().unwrap_or(""));
+    let (claim, signature) = (claim(&pairs, operation), query::first(&pairs, "signature"));
+    request.uri().path() == "/files"
+        && claim.zip(signature).is_some_and(|(claim, signature)| {
+            claim.is_signed_by(token.reveal(), signature) && claim.expiration.is_none_or(|end| end >= now)
+        })
 }
 
 fn signer(node: &Node, claim: &Claim<'_>, signature: &str) -> Option<SandboxId> {

@@ -328,10 +328,13 @@ async fn private_traffic_needs_its_token() {
 async fn traffic_wakes_what_wishes_it() {
     let server = Server::start().await;
     let body = json!({"templateID": "base", "autoPause": true, "autoResume": {"enabled": true}});
-    let id = text(&server.create(body).await, "sandboxID").to_owned();
+    let made = server.create(body).await;
+    let (id, token) = (text(&made, "sandboxID").to_owned(), text(&made, "envdAccessToken"));
     for (port, status) in [(SERVICE_PORT, 200), (GUEST, 204)] {
         assert_eq!(server.call(&format!("POST /sandboxes/{id}/pause"), "").await.status, 204);
-        assert_eq!(server.edge(&id, port, "GET /health").await.status, status);
+        let port = port.to_string();
+        let headers = [&edge_headers(&id, &port)[..], &[("x-access-token", token)]].concat();
+        assert_eq!(server.send("GET /health", &headers, "").await.status, status);
         assert_eq!(server.call(&format!("GET /sandboxes/{id}"), "").await.json()["state"], "running");
     }
     assert_eq!(server.call(&format!("POST /sandboxes/{id}/pause"), r#"{"memory":false}"#).await.status, 204);

@@ -246,7 +246,17 @@ fn only_who_has_the_token_runs_code_and_nobody_inside() {
     let path = format!("{INTERPRETER_PREFIX}/execute");
     let ran = guest.request("POST", &path, &[JSON, ("x-access-token", "secret")], code.as_bytes());
     assert_eq!(Ran::read(&ran.text()).main("text"), "42");
-    assert_eq!(guest.interpreter("GET", "/contexts", &Value::Null).status, 200, "packages send no token there");
+    let path = format!("{INTERPRETER_PREFIX}/contexts");
+    for (line, headers, status) in [
+        ("POST", &[][..], 401),
+        ("GET", &[], 401),
+        ("GET", &[("x-access-token", "wrong")], 401),
+        ("GET", &[("x-access-token", "wrong"), ("sandbar-known-peer", "1")], 401),
+        ("GET", &[("x-access-token", "secret")], 200),
+        ("GET", &[("sandbar-known-peer", "1")], 200),
+    ] {
+        assert_eq!(guest.request(line, &path, headers, b"").status, status, "{line} {headers:?}");
+    }
     assert_eq!(guest.interpreter("GET", "/health", &Value::Null).text(), "OK");
 }
 

@@ -144,7 +144,7 @@ pub(crate) struct Owner {
 impl Owner {
     pub(crate) fn new(world: &Arc<World>, record: Record, state: State) -> (Self, Handle) {
         let (sender, commands) = mpsc::channel(WAITING_COMMANDS);
-        let (view, seen) = watch::channel(View { record: Arc::new(record.clone()), state, live: None });
+        let (view, seen) = watch::channel(View { record: Arc::new(record.clone()), state, live: None, frozen: None });
         let notes = Arc::new(Notes::default());
         let handle = Handle { commands: sender, view: seen, notes: Arc::clone(&notes) };
         // A clock that was set back does not make a lease longer than it was asked to be.
@@ -243,6 +243,7 @@ impl Owner {
             record: Arc::new(self.record.clone()),
             state: self.state,
             live: self.live.clone(),
+            frozen: self.machine.clone().filter(|_| self.state == State::Paused(Kept::Memory)),
         });
         if let Some(closed) = closed {
             closed.cut.cancel();

@@ -161,7 +161,7 @@ async fn traffic_wakes_what_wishes_to_be_woken() {
     node.pause(&sleepy, Kept::Memory, false).await.expect("it pauses");
     node.pause(&dead_asleep, Kept::Memory, false).await.expect("it pauses");
     assert!(matches!(node.gate(&dead_asleep), Some((_, Gate::Closed))));
-    assert!(matches!(node.gate(&sleepy), Some((_, Gate::Asleep))));
+    assert!(matches!(node.gate(&sleepy), Some((_, Gate::Asleep(Some(_))))));
     let (one, other) = tokio::join!(node.wake(&sleepy), node.wake(&sleepy));
     assert!(one.is_ok() && other.is_ok() && is_open(&node, &sleepy));
     let left = node.get(&sleepy).expect("it runs").record.end_at.duration_since(node.now());

@@ -116,6 +116,7 @@ impl Server {
         let config = ApiConfig {
             api_key: KEY.to_owned(),
             domain: format!("localhost:{}", address.port()),
+            dashboard_host: None,
             extensions,
             authority: Some(Arc::clone(&authority)),
             max_connections: MAX_CONNECTIONS,
