@@ -1,6 +1,7 @@
 """Starts a Sandbar of our own for one run, and ends it whatever happens."""
 
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -80,11 +81,12 @@ class OwnServer:
         ready = threading.Event()
         self._reader = threading.Thread(target=self._read, args=(ready,), daemon=True)
         self._reader.start()
-        if not ready.wait(START_DEADLINE) or self._target() is None:
+        target = self._target(clean) if ready.wait(START_DEADLINE) else None
+        if target is None:
             self.__exit__()
             tail = self.log.read_text(errors="replace")[-2000:]
             raise ServerError(f"`{' '.join(command)}` did not become ready:\n{''.join(self._lines)}{tail}")
-        return self._target()
+        return target
 
     def _read(self, ready: threading.Event) -> None:
         for line in self._process.stdout:
@@ -93,11 +95,16 @@ class OwnServer:
                 ready.set()
         ready.set()  # End of output: the server is gone; the waiter looks at what it said.
 
-    def _target(self) -> Target | None:
-        text = "".join(self._lines)
-        exported = dict(re.findall(r"\b((?:E2B|SANDBAR)_\w+)=[\"']?([^\"'\s]+)", text))
-        if not re.search(r"^ready: http", text, re.M) or "E2B_API_KEY" not in exported:
+    def _target(self, clean: dict[str, str]) -> Target | None:
+        if not re.search(r"^ready: http", "".join(self._lines), re.M):
             return None
+        # Keys are printed to terminals only.
+        command = [str(self._program), "env", "--json", "--data", str(self._data)]
+        printed = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=START_DEADLINE)
+        if printed.returncode != 0:
+            self._lines.append(printed.stderr)
+            return None
+        exported = json.loads(printed.stdout)
         url = exported["E2B_API_URL"]
         certificate = self._data / "authority" / "hosts" / "certificate.pem"
         sandbox_url, token = exported.get("E2B_SANDBOX_URL", url), exported.get("SANDBAR_TOKEN")

@@ -60,7 +60,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        match Self::ready(&mut child) {
+        match Self::ready(&mut child, program, data.path()) {
             Ok(Said { address, key, token }) => Ok(Self { child, data, address, key, token }),
             Err(error) => {
                 let _ = child.kill();
@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    fn ready(child: &mut Child) -> anyhow::Result<Said> {
+    fn ready(child: &mut Child, program: &Path, data: &Path) -> anyhow::Result<Said> {
         let output = child.stdout.take().context("the server has no output")?;
         let (send, lines) = mpsc::channel();
         // Reads on after the ready line too: a full pipe would stop the server. Ends with the server's output.
@@ -80,15 +80,15 @@ impl Server {
             }
         });
         let end = Instant::now() + START_DEADLINE;
-        let (mut key, mut token) = (None, None);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let line = lines.recv_timeout(left).context("no line `ready: …`")?;
-            key = key.or_else(|| exported(&line, "E2B_API_KEY"));
-            token = token.or_else(|| exported(&line, "SANDBAR_TOKEN"));
             if let Some(url) = line.strip_prefix("ready: ") {
-                let key = key.context("no E2B_API_KEY before the ready line")?;
-                return Ok(Said { address: http::address(url.trim())?, key, token });
+                let printed = Command::new(program).args(["env", "--data"]).arg(data).output();
+                let printed = String::from_utf8(printed.context("cannot run `sandbar env`")?.stdout)?;
+                let find = |name: &str| printed.lines().find_map(|line| exported(line, name));
+                let key = find("E2B_API_KEY").context("`sandbar env` prints no E2B_API_KEY")?;
+                return Ok(Said { address: http::address(url.trim())?, key, token: find("SANDBAR_TOKEN") });
             }
         }
     }

@@ -26,7 +26,7 @@ export class Server {
   #process = null;
   #listen = "127.0.0.1:0";
   #ended = false;
-  /** What it printed as `export NAME=VALUE`. */
+  /** What `sandbar env` tells. */
   exported = {};
   url = "";
 
@@ -75,8 +75,6 @@ export class Server {
       const late = setTimeout(() => reject(new Error("the server did not start in time")), START_MS);
       child.once("exit", (code, signal) => reject(new Error(`the server ended with ${code ?? signal} before it served`)));
       createInterface(child.stdout).on("line", (line) => {
-        const exported = /^export (\w+)=(.*)$/.exec(line);
-        if (exported) this.exported[exported[1]] = exported[2];
         const ready = /^ready: (\S+)/.exec(line);
         if (!ready) return;
         clearTimeout(late);
@@ -85,6 +83,11 @@ export class Server {
         resolve();
       });
     });
+    const { status, stdout, stderr } = spawnSync(this.#program, ["env", "--json", "--data", this.data], {
+      env: environment(this.home), encoding: "utf8", timeout: START_MS,
+    });
+    if (status !== 0) throw new Error(`sandbar env ended with ${status}: ${stderr}`);
+    this.exported = JSON.parse(stdout);
   }
 
   /** Without any warning, as a power cut would. Its sandboxes go on. */

@@ -33,6 +33,9 @@ pub(crate) struct Config {
     /// What SDKs append to name a port of a sandbox; absent: `localhost` with the listener's port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
+    /// The only host name of the dashboard; absent: every name that leads to the listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dashboard_host: Option<String>,
     /// Offer what Sandbar adds to E2B.
     pub extensions: bool,
     /// End all sandboxes when the server stops.
@@ -125,6 +128,8 @@ pub(crate) struct Overrides {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub dashboard_host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub extensions: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ephemeral: Option<bool>,
@@ -136,6 +141,7 @@ const VARIABLES: &[&str] = &[
     "data",
     "api_key",
     "domain",
+    "dashboard_host",
     "extensions",
     "ephemeral",
     "sandboxes",
@@ -215,6 +221,8 @@ impl Config {
     fn check(&self) -> anyhow::Result<()> {
         self.egress.to_engine(&self.data)?;
         self.domain.as_deref().map_or(Ok(()), hosts::check_domain)?;
+        let check_dashboard = |host| hosts::check_dashboard(host, self.domain.as_deref());
+        self.dashboard_host.as_deref().map_or(Ok(()), check_dashboard)?;
         Prices::new(&self.models)?;
         self.sandboxes.check().map_err(|wrong| anyhow::anyhow!("sandboxes.{wrong}"))?;
         self.screenshots.check()?;
@@ -242,6 +250,7 @@ impl Config {
             data: data.join("sandbar"),
             api_key: None,
             domain: None,
+            dashboard_host: None,
             extensions: true,
             ephemeral: false,
             sandboxes: node::SandboxesConfig::default(),

@@ -25,18 +25,40 @@ pub(crate) fn check_domain(domain: &str) -> anyhow::Result<()> {
     if name.parse::<IpAddr>().is_ok() {
         bail!("domain: `{domain}` is an address, and addresses have no names below them; use a DNS name");
     }
+    if !is_name(name) {
+        bail!("domain: `{domain}` is not a DNS name such as `sandbox.example`, with or without a port behind it");
+    }
+    let name = name.to_ascii_lowercase();
+    if OF_E2B.iter().any(|own| name == *own || name.ends_with(&format!(".{own}"))) {
+        bail!("domain: `{domain}` belongs to E2B, and SDKs would send its traffic there; use a name of your own");
+    }
+    Ok(())
+}
+
+fn is_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    if name.len() > LONGEST || !name.split('.').all(is_label) {
-        bail!("domain: `{domain}` is not a DNS name such as `sandbox.example`, with or without a port behind it");
+    name.len() <= LONGEST && name.split('.').all(is_label)
+}
+
+/// Refuses what could not be the dashboard's host beside previews below `domain`: their pages could set
+/// its cookies.
+pub(crate) fn check_dashboard(host: &str, domain: Option<&str>) -> anyhow::Result<()> {
+    if !is_name(host) {
+        bail!("dashboard_host: `{host}` is not a DNS name such as `dashboard.example`, without a port");
     }
-    let name = name.to_ascii_lowercase();
-    if OF_E2B.iter().any(|own| name == *own || name.ends_with(&format!(".{own}"))) {
-        bail!("domain: `{domain}` belongs to E2B, and SDKs would send its traffic there; use a name of your own");
+    let host = host.to_ascii_lowercase();
+    let domain = split(domain.unwrap_or(LOCAL)).0.to_ascii_lowercase();
+    let is_within = |name: &str, parent: &str| name == parent || name.ends_with(&format!(".{parent}"));
+    if is_within(&host, &domain) || is_within(&domain, &host) {
+        bail!(
+            "dashboard_host: `{host}` and the previews' domain `{domain}` are within one another, so that pages of \
+             previews could set the dashboard's cookies; use a name of another domain"
+        );
     }
     Ok(())
 }
@@ -56,18 +78,25 @@ pub(crate) fn domain(configured: Option<&str>, address: SocketAddr) -> String {
 /// The authority of a data directory's hosts, made at the first call. It can sign for `localhost` and the configured domain only, so
 /// there is one for each domain. Another than the one for what leaves sandboxes: who trusts the one must not have to trust the
 /// other.
-pub(crate) fn authority(data: &Path, configured: Option<&str>) -> anyhow::Result<Authority> {
+/// With a dashboard of its own host, that one too has another.
+pub(crate) fn authority(data: &Path, configured: Option<&str>, dashboard: Option<&str>) -> anyhow::Result<Authority> {
     let machine = rustix::system::uname();
     let name = match machine.nodename().to_string_lossy() {
         machine if machine.is_empty() => "Sandbar hosts".to_owned(),
         machine => format!("Sandbar hosts on {machine}"),
     };
     let domain = configured.map(|domain| split(domain).0.to_ascii_lowercase()).filter(|domain| domain != LOCAL);
-    let (directory, only) = match &domain {
+    let (directory, mut only) = match &domain {
         Some(domain) => (format!("hosts-{domain}"), vec![LOCAL, domain]),
         None => ("hosts".to_owned(), vec![LOCAL]),
     };
-    Authority::open(&data.join(AUTHORITY).join(directory), &name, &only).context("no certificates can be signed")
+    let mut directory = data.join(AUTHORITY).join(directory);
+    let dashboard = dashboard.map(str::to_ascii_lowercase);
+    if let Some(dashboard) = &dashboard {
+        directory.push(format!("dashboard-{dashboard}"));
+        only.push(dashboard);
+    }
+    Authority::open(&directory, &name, &only).context("no certificates can be signed")
 }
 
 /// Where distributions keep the roots that programs trust.
@@ -131,6 +160,28 @@ mod tests {
         refused("10.0.0.1", "an address");
         refused("e2b.app", "belongs to E2B");
         refused("my.E2B.dev", "belongs to E2B");
+    }
+
+    #[test]
+    fn a_dashboard_is_outside_of_the_previews_domain() {
+        for (host, domain) in [
+            ("dashboard.example", Some("sandbox.test")),
+            ("Dash.corp.test", Some("sandbox.corp.test:443")),
+            ("dash.test", None),
+        ] {
+            check_dashboard(host, domain).expect(host);
+        }
+        for (host, domain) in [
+            ("sandbox.test", Some("sandbox.test")),
+            ("dash.Sandbox.test", Some("sandbox.test:8443")),
+            ("test", Some("sandbox.test")),
+            ("dash.localhost", None),
+            ("dash.test:443", None),
+            ("", None),
+        ] {
+            let error = check_dashboard(host, domain).expect_err(host).to_string();
+            assert!(error.starts_with("dashboard_host: "), "{error}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod config_file;
 mod data;
 mod doctor;
 mod down;
+mod env;
 mod hosts;
 mod local_server;
 mod logging;
@@ -44,7 +45,8 @@ use std::process::ExitCode;
     after_help = "\
 Examples:
   sandbar doctor            what this machine offers, and how to get what is missing
-  sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs
+  sandbar up                serve on http://127.0.0.1:4980; prints the variables for the SDKs to a terminal
+  eval \"$(sandbar env)\"     set these variables in any shell
   sandbar sandbox create    a sandbox of that server, or of any E2B service
   sandbar template build .  a template from a Dockerfile
   sandbar workspace create  files that outlive any sandbox, here or with a provider
@@ -70,6 +72,7 @@ struct Arguments {
 enum Command {
     Up(up::Up),
     Down(down::Down),
+    Env(env::Env),
     Doctor(doctor::Doctor),
     Backup(backup::Backup),
     Restore(backup::Restore),
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Up(up) => up.run().map(|()| ExitCode::SUCCESS),
         Command::Down(down) => down.run().map(|()| ExitCode::SUCCESS),
+        Command::Env(env) => env.run().map(|()| ExitCode::SUCCESS),
         Command::Doctor(doctor) => Ok(doctor.run()),
         Command::Backup(backup) => backup.run().map(|()| ExitCode::SUCCESS),
         Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),

@@ -7,7 +7,7 @@ use crate::data::{self, Busy, DataDirectory, Expected, ServerNote};
 use crate::local_server::Ourselves;
 use crate::screenshot_host::{PATHS, ScreenshotHost};
 use crate::studio::{Options, StudioFlags, Workshop};
-use crate::{doctor, hosts, logging, runtime};
+use crate::{doctor, env, hosts, logging, runtime};
 use ::authority::Authority;
 use ::studio::rest;
 use anyhow::{Context, bail};
@@ -19,7 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use node::{Closing, Node, OnMissing, OpenError, Standing};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use sdk::Secret;
-use std::io::{Write, stderr};
+use std::io::{IsTerminal as _, Write, stderr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +39,14 @@ Examples:
   sandbar up --listen 127.0.0.1:0 --data /tmp/try --ephemeral  a throw-away server on a free port
   sandbar up --config sandbar.toml
   sandbar up --listen 0.0.0.0:443 --domain sandbox.example     https://PORT-SANDBOX.sandbox.example
+  sandbar up --domain sandbox.example --dashboard-host dashboard.test
+
+The API key and the first user's token are printed to terminals only, since other outputs are kept in journals; \
+eval \"$(sandbar env)\" sets them in any shell.
+
+With --domain, previews and the dashboard share that domain unless --dashboard-host names another one: a page of a preview \
+can then set cookies that browsers send to the dashboard. Over https the dashboard's cookie is protected all the same; a host of \
+another registrable domain, or a domain on the Public Suffix List, also keeps previews apart from each other.
 
 The same port serves http and https. Certificates come from an authority of the data directory's own: `sandbar trust` prints \
 it, or has this machine trust it.
@@ -49,6 +57,7 @@ are the defaults unless a comment says otherwise:
   data = \"/root/.local/share/sandbar\"  # $XDG_DATA_HOME/sandbar
   api_key = \"e2b_0123\"            # absent: made once and kept in the data directory
   domain = \"sandbox.example\"      # absent: localhost; what SDKs append to PORT-SANDBOX.
+  dashboard_host = \"dash.example\" # absent: every name that leads here
   extensions = true               # what Sandbar adds to E2B
   ephemeral = false               # true: end all sandboxes when the server stops
   [sandboxes]                     # what each gets unless its create says otherwise
@@ -110,6 +119,9 @@ pub(crate) struct Up {
     /// [default: localhost and the listener's port]
     #[arg(long, value_name = "NAME[:PORT]")]
     domain: Option<String>,
+    /// Serve the dashboard under this host name only, outside of the domain of previews
+    #[arg(long, value_name = "NAME", conflicts_with = "no_studio")]
+    dashboard_host: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
     config: Option<PathBuf>,
@@ -163,6 +175,7 @@ impl Up {
             data: self.data,
             api_key: self.api_key,
             domain: self.domain,
+            dashboard_host: self.dashboard_host,
             extensions: self.no_extensions.then_some(false),
             ephemeral: self.ephemeral.then_some(true),
         };
@@ -272,15 +285,25 @@ async fn serve(
     };
     directory.write_note(&note)?;
     let mut out = std::io::stdout();
-    writeln!(out, "export E2B_API_KEY={api_key}\nexport E2B_API_URL={url}\nexport E2B_SANDBOX_URL={url}")?;
-    writeln!(out, "export E2B_VOLUME_API_URL={url}")?;
-    if let Some(token) = workshop.as_ref().and_then(|workshop| workshop.token.as_ref()) {
-        writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
+    let token = workshop.as_ref().and_then(|workshop| workshop.token.as_ref());
+    if out.is_terminal() {
+        write!(out, "{}", env::lines(&note, token))?;
+    } else {
+        writeln!(out, "# Keys are printed to terminals only; eval \"$(sandbar env{})\" sets them", data_flag(&config))?;
     }
-    let authority = open_authority(&directory, config.domain.as_deref());
+    let dashboard_host = config.dashboard_host.as_deref();
+    if let (Some(domain), None, Some(_)) = (&config.domain, dashboard_host, &workshop) {
+        warn!(
+            %domain,
+            "previews and the dashboard share a domain: pages of previews can set cookies that browsers send to the \
+             dashboard. --dashboard-host names another one for it"
+        );
+    }
+    let authority = open_authority(&directory, &config);
     if authority.is_some() {
         let own = config.domain.as_deref().map(|domain| format!(" --domain {domain}")).unwrap_or_default();
-        let own = data_flag(&config) + &own;
+        let dashboard = dashboard_host.map(|host| format!(" --dashboard-host {host}")).unwrap_or_default();
+        let own = data_flag(&config) + &own + &dashboard;
         writeln!(
             out,
             "# The same over https, also https://PORT-SANDBOX.{domain}, to clients that trust it: `sandbar trust{own}`"
@@ -290,7 +313,8 @@ async fn serve(
         writeln!(out, "{hint}")?;
     }
     if workshop.is_some() {
-        writeln!(out, "# The dashboard: {url}/ (sign in with SANDBAR_TOKEN)")?;
+        let address = dashboard_host.map_or(url.clone(), |host| format!("http://{host}:{}", address.port()));
+        writeln!(out, "# The dashboard: {address}/ (sign in with SANDBAR_TOKEN)")?;
     }
     writeln!(out, "ready: {url}")?;
     out.flush()?;
@@ -298,7 +322,7 @@ async fn serve(
     let stop = CancellationToken::new();
     let studio = workshop.as_mut().map(|workshop| {
         workshop.work();
-        rest::router(workshop.studio.clone(), &workshop.face(&domain), stop.clone())
+        rest::router(workshop.studio.clone(), &workshop.face(&domain, config.dashboard_host.as_deref()), stop.clone())
     });
     let elsewhere = match (studio, open_screenshots(&config)) {
         (Some(studio), Some(screenshots)) => Elsewhere::new(TowerToHyperService::new(studio.merge(screenshots))),
@@ -321,7 +345,7 @@ async fn serve(
     let face = ApiConfig {
         api_key,
         domain,
-        dashboard_host: None,
+        dashboard_host: config.dashboard_host.clone(),
         extensions: config.extensions,
         authority,
         max_connections: max_connections(),
@@ -413,8 +437,8 @@ fn open_screenshots(config: &Config) -> Option<axum::Router> {
 }
 
 /// Signs for the server's hosts. Without it everything is served, but in the clear only.
-fn open_authority(directory: &DataDirectory, domain: Option<&str>) -> Option<Arc<Authority>> {
-    match hosts::authority(directory.path(), domain) {
+fn open_authority(directory: &DataDirectory, config: &Config) -> Option<Arc<Authority>> {
+    match hosts::authority(directory.path(), config.domain.as_deref(), config.dashboard_host.as_deref()) {
         Ok(authority) => Some(Arc::new(authority)),
         Err(error) => {
             eprintln!("sandbar: https is not served: {error:#}");

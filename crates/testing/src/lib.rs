@@ -17,7 +17,7 @@ pub use program::{program, without_settings};
 pub use s3::S3Server;
 #[cfg(feature = "client")]
 pub use server::client::client;
-pub use server::{Launch, Running, Server};
+pub use server::{Launch, Running, Server, exported};
 pub use tied::{Tied, signal};
 pub use user::{User, as_another_user, remove_directory};
 pub use waiting::{eventually, eventually_async, repeats};

@@ -73,10 +73,12 @@ impl Running {
         let (process, output) = Tied::start(command, "TERM");
         let (ready, started) = mpsc::channel();
         std::thread::spawn(move || read(output.expect("stdout is piped"), &ready));
-        match started.recv_timeout(READY) {
-            Ok((address, key)) => Self { address, key, process },
+        let address = match started.recv_timeout(READY) {
+            Ok(address) => address,
             Err(error) => panic!("the server did not become ready: {error}"),
-        }
+        };
+        let key = exported(program, data, user, "E2B_API_KEY").expect("a server has a key");
+        Self { address, key, process }
     }
 
     pub fn url(&self) -> String {
@@ -101,16 +103,31 @@ impl Running {
 }
 
 /// Reads to the end, so that the server never waits for its reader.
-fn read(output: ChildStdout, ready: &mpsc::Sender<(String, String)>) {
-    let mut key = None;
+fn read(output: ChildStdout, ready: &mpsc::Sender<String>) {
     for line in BufReader::new(output).lines().map_while(Result::ok) {
-        if let Some(value) = line.strip_prefix("export E2B_API_KEY=") {
-            key = Some(value.to_owned());
-        }
-        if let (Some(address), Some(key)) = (line.strip_prefix("ready: http://"), &key) {
-            let _ = ready.send((address.to_owned(), key.clone()));
+        if let Some(address) = line.strip_prefix("ready: http://") {
+            let _ = ready.send(address.to_owned());
         }
     }
+}
+
+/// A variable of the server of `data`, as `sandbar env` prints it.
+#[track_caller]
+pub fn exported(program: &Path, data: &Path, user: Option<User>, name: &str) -> Option<String> {
+    let mut command = match user {
+        Some(user) => {
+            let mut command = Command::new("setpriv");
+            command.args(user.flags()).arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
+    without_settings(command.args(["env", "--data"]).arg(data));
+    command.env("XDG_CONFIG_HOME", data.join("none")).env("XDG_DATA_HOME", data.join("none"));
+    let printed = command.output().expect("the program runs");
+    assert!(printed.status.success(), "sandbar env failed: {}", String::from_utf8_lossy(&printed.stderr));
+    let prefix = format!("export {name}=");
+    String::from_utf8_lossy(&printed.stdout).lines().find_map(|line| line.strip_prefix(&prefix)).map(str::to_owned)
 }
 
 /// A server that keeps nothing: its sandboxes end with it.

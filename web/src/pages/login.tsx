@@ -26,7 +26,7 @@ export function LoginPage({ next }: { next: string }) {
       <form class="card login-card" method="post" action="/login" onSubmit={submit}>
         <Logo size={40} />
         <h1>Sign in to Sandbar</h1>
-        <p class="soft">Your token was printed when the server started, as <code>SANDBAR_TOKEN</code>.</p>
+        <p class="soft"><code>sandbar env</code> on the server prints your token, as <code>SANDBAR_TOKEN</code>.</p>
         <label class="field">
           <span>Token</span>
           <input

@@ -6,6 +6,6 @@ mod premises;
 mod serve;
 mod user;
 
-pub(crate) use open::{Options, Workshop, book, workspaces_of};
+pub(crate) use open::{Options, Workshop, book, kept_first_token, workspaces_of};
 pub(crate) use serve::{Serve, StudioFlags};
 pub(crate) use user::Users;

@@ -160,9 +160,10 @@ impl Workshop {
     }
 
     /// How it shows itself: the previews of every provider may be framed, and those of this machine's own server, which are
-    /// below `own`.
-    pub(crate) fn face(&self, own: &str) -> Face {
-        self.domains.iter().map(String::as_str).chain([own]).fold(Face::default(), Face::domain)
+    /// below `own`. `host` is the only one it has pages and sessions under, if there is one.
+    pub(crate) fn face(&self, own: &str, host: Option<&str>) -> Face {
+        let face = Face { host: host.map(str::to_owned), ..Face::default() };
+        self.domains.iter().map(String::as_str).chain([own]).fold(face, Face::domain)
     }
 
     /// Begins to build what is waiting. The server that sandboxes come from must be there.
@@ -214,6 +215,17 @@ async fn first_token(records: &Records, directory: &Path, credits: i64) -> anyho
         Err(NameTaken::Taken(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Where the first user's token is kept.
+pub(super) fn first_token_file(config: &Config) -> PathBuf {
+    directory(config).join(TOKEN)
+}
+
+/// The first user's token, where this data directory has it.
+pub(crate) fn kept_first_token(config: &Config) -> Option<Secret> {
+    let token = fs::read_to_string(first_token_file(config)).ok()?;
+    Some(Secret::from(token.trim().to_owned()))
 }
 
 /// Keeps the first user's new token where `sandbar up` finds it; only where it found the old one:

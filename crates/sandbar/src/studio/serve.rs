@@ -1,6 +1,6 @@
 //! `sandbar studio`: the studio alone, without a server of sandboxes of its own.
 
-use super::open::{Options, Workshop};
+use super::open::{Options, Workshop, first_token_file};
 use crate::config::{Config, Overrides};
 use crate::local_server::LocalStarter;
 use crate::sandbox::interrupt::Stops;
@@ -10,7 +10,7 @@ use agent::model::Choice;
 use anyhow::Context as _;
 use clap::Args;
 use sdk::Secret;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,16 +82,22 @@ impl Serve {
         let mut stops = Stops::install()?;
         let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(&config, self.config.as_deref())?);
         let mut workshop = Workshop::open(&config, &local, &self.studio.options(self.database)).await?;
+        let token_file = first_token_file(&config);
         let mut out = std::io::stdout();
         if let Some(token) = &workshop.token {
-            writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
+            if out.is_terminal() {
+                writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
+            } else {
+                writeln!(out, "# SANDBAR_TOKEN is printed to terminals only; it is in {}", token_file.display())?;
+            }
         }
         writeln!(out, "ready: http://{}", listener.local_addr()?)?;
         out.flush()?;
         workshop.work();
         let stop = CancellationToken::new();
         let own = hosts::domain(config.domain.as_deref(), config.listen);
-        let router = rest::router(workshop.studio.clone(), &workshop.face(&own), stop.clone());
+        let router =
+            rest::router(workshop.studio.clone(), &workshop.face(&own, config.dashboard_host.as_deref()), stop.clone());
         let serving = tokio::spawn(rest::serve(listener, router, stop.clone()));
         stops.next().await;
         eprintln!("stopping…");

@@ -9,6 +9,7 @@ use ::studio::records::{Credited, NameTaken, Records};
 use ::studio::token::{Digest, new_token};
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 use sdk::Secret;
 use serde_json::json;
 use std::path::PathBuf;
@@ -21,11 +22,16 @@ Examples:
   sandbar user add ada --json             {name, token}
   sandbar user token ada                  a new token in place of the old one
   sandbar user token                      the same for the first user, `owner`
+  sandbar user sessions ada               browsers in which she is signed in
+  sandbar user sign-out ada               end all of them
   sandbar user credits ada                what is left
   sandbar user credits ada --add 10
   sandbar user list
 
-The first user is called `owner`; `sandbar up` makes and prints their token.")]
+A new token ends the sessions of the old one. Terminals and event streams that a session or a token opened end within 5 seconds \
+of its end, also when another process serves them.
+
+The first user is called `owner`; `sandbar up` makes their token, and `sandbar env` prints it.")]
 pub(crate) struct Users {
     #[command(subcommand)]
     command: Command,
@@ -55,6 +61,18 @@ enum Command {
     /// Print a new token for a user, in place of all they had
     Token {
         /// Who it is for
+        #[arg(default_value = open::FIRST_USER)]
+        name: String,
+    },
+    /// Show the browser sessions of a user
+    Sessions {
+        /// Whose they are
+        #[arg(default_value = open::FIRST_USER)]
+        name: String,
+    },
+    /// End every browser session of a user
+    SignOut {
+        /// Whose they are
         #[arg(default_value = open::FIRST_USER)]
         name: String,
     },
@@ -105,6 +123,35 @@ impl Users {
                 if name == open::FIRST_USER {
                     // `sandbar up` prints what is kept there.
                     open::keep_first_token(&config, &token)?;
+                }
+            }
+            Command::Sessions { name } => {
+                let user = known(&records, &name).await?;
+                let sessions = records.sessions(&user.id).await?;
+                if self.json {
+                    let sessions: Vec<_> = sessions
+                        .iter()
+                        .map(|session| {
+                            let (created, expires) = (session.created_at.to_string(), session.expires_at.to_string());
+                            json!({ "id": session.id, "created_at": created, "expires_at": expires })
+                        })
+                        .collect();
+                    show.object(&json!({ "name": name, "sessions": sessions }))?;
+                } else {
+                    let seconds = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%SZ").to_string();
+                    let rows: Vec<Vec<String>> = sessions
+                        .into_iter()
+                        .map(|session| vec![session.id, seconds(session.created_at), seconds(session.expires_at)])
+                        .collect();
+                    show.table(&["SESSION", "SIGNED IN", "EXPIRES"], &rows)?;
+                }
+            }
+            Command::SignOut { name } => {
+                let user = known(&records, &name).await?;
+                let ended = records.end_sessions(&user.id).await?;
+                match self.json {
+                    true => show.object(&json!({ "name": name, "ended": ended }))?,
+                    false => show.line(format!("sessions ended: {ended}"))?,
                 }
             }
             Command::Credits { name, add } => {

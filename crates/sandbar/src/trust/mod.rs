@@ -60,6 +60,9 @@ pub(crate) struct Trust {
     /// The domain that `sandbar up` was given [default: the configured one, else localhost]
     #[arg(long, value_name = "NAME[:PORT]")]
     domain: Option<String>,
+    /// The dashboard's host that `sandbar up` was given [default: the configured one]
+    #[arg(long, value_name = "NAME")]
+    dashboard_host: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
     config: Option<PathBuf>,
@@ -68,13 +71,18 @@ pub(crate) struct Trust {
 impl Trust {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         logging::start_if_wanted()?;
-        let overrides = Overrides { data: self.data.clone(), domain: self.domain.clone(), ..Overrides::default() };
+        let overrides = Overrides {
+            data: self.data.clone(),
+            domain: self.domain.clone(),
+            dashboard_host: self.dashboard_host.clone(),
+            ..Overrides::default()
+        };
         let config = Config::load(self.config.as_deref(), &overrides)?;
         // Only what the directory is for: root may ask for another user's server.
         if config.data.exists() {
             data::check_purpose(&config.data)?;
         }
-        let authority = hosts::authority(&config.data, config.domain.as_deref())?;
+        let authority = hosts::authority(&config.data, config.domain.as_deref(), config.dashboard_host.as_deref())?;
         let mut done = None;
         if self.install || self.remove {
             let store = Store::find()?;
@@ -126,7 +134,10 @@ fn refused(config: &Config, install: bool) -> String {
         what.to_owned()
     } else {
         // Another user's default directory is another one.
-        let domain = config.domain.as_deref().map(|domain| format!(" --domain {domain}")).unwrap_or_default();
+        let mut domain = config.domain.as_deref().map(|domain| format!(" --domain {domain}")).unwrap_or_default();
+        if let Some(host) = &config.dashboard_host {
+            domain.push_str(&format!(" --dashboard-host {host}"));
+        }
         format!("{what}: only root may; `sudo sandbar trust {flag} --data {}{domain}` does it", config.data.display())
     }
 }

@@ -80,13 +80,12 @@ impl Alone {
         let log = directory.join("log");
         command.stderr(std::fs::File::options().create(true).append(true).open(&log).expect("a log"));
         let (process, output) = Tied::start(command, "TERM");
-        let mut token = None;
         for line in BufReader::new(output.expect("stdout is piped")).lines() {
             let line = line.expect("a line");
-            if let Some(value) = line.strip_prefix("export SANDBAR_TOKEN=") {
-                token = Some(value.to_owned());
-            }
+            assert!(!line.contains("sbt_"), "a token in what journals keep: {line}");
             if let Some(address) = line.strip_prefix("ready: http://") {
+                let token = std::fs::read_to_string(directory.join("data/studio/token")).ok();
+                let token = token.map(|token| token.trim().to_owned());
                 return Self { address: address.to_owned(), token, process, log };
             }
         }
