@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Browser ── capture ──> Chromium, as a user without rights, its own sandbox on,
-//!    │                   in a network namespace that has loopback only
+//!    │                   in a network namespace that has loopback only, and in a root
+//!    │                   with the system's programs, its profile and no other process
 //!    │                        │ the only listener there
 //!    └── Gate (proxy) <───────┘
 //!          │ one origin, else 403 and a line in the list
@@ -37,3 +38,4 @@ pub use capture::{BlockReason, BlockedRequest, Capture, CaptureRequest, Shot, Vi
 pub use config::{BrowserConfig, Deadlines, RunAs};
 pub use error::{BrowserError, CaptureError};
 pub use origin::{InvalidOrigin, Origin, Upstream};
+pub use process::try_own_root;

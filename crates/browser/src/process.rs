@@ -3,6 +3,7 @@
 //! A thread of its own starts it and waits for it. The kernel ties the browser's life to the thread that started it, so the thread
 //! must stay; and whoever kills this process kills the browser, too.
 
+use std::error::Error as _;
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::SocketAddr;
@@ -22,14 +23,14 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::bound::Bound;
 use crate::cdp::{Connection, OrderError};
 use crate::config::{BrowserConfig, RunAs};
 use crate::error::BrowserError;
 use crate::profile::Profile;
-use crate::sys::{self, Plan, SpawnError, Spawned};
+use crate::sys::{self, Plan, Root, SpawnError, Spawned};
 
 /// For the browser to end by itself when asked.
 const GRACE: Duration = Duration::from_secs(3);
@@ -96,9 +97,26 @@ pub(crate) struct Lane {
 }
 
 impl Process {
+    /// Starts the browser in a root of its own, and in the host's where namespaces do not nest: where the root cannot be made, or
+    /// the browser's own sandbox cannot be made in it.
     pub(crate) async fn launch(config: &BrowserConfig, program: PathBuf) -> Result<Arc<Self>, BrowserError> {
+        match Self::launch_in(config, program.clone(), Confinement::OwnRoot).await {
+            Err(error @ (BrowserError::Spawn { .. } | BrowserError::NoSandbox)) => {
+                let cause = error.source().map(ToString::to_string);
+                warn!(%error, cause, "the browser does not start in a root of its own; trying without");
+                Self::launch_in(config, program, Confinement::HostRoot).await
+            }
+            launched => launched,
+        }
+    }
+
+    async fn launch_in(
+        config: &BrowserConfig,
+        program: PathBuf,
+        confinement: Confinement,
+    ) -> Result<Arc<Self>, BrowserError> {
         let started = Instant::now();
-        let Keeper { spawned, handle, exited } = Keeper::start(config, program).await?;
+        let Keeper { spawned, handle, exited } = Keeper::start(config, program, confinement).await?;
         // From here on the browser runs, and every way out of this function ends it.
         let handle = KillOnDrop(Some(handle));
         let failed = |source| BrowserError::Spawn { step: "take over its pipes", source };
@@ -191,6 +209,30 @@ fn kill(handle: &OwnedFd) {
     let _ = rustix::process::pidfd_send_signal(handle, Signal::KILL);
 }
 
+/// Which files and processes the browser sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Confinement {
+    OwnRoot,
+    HostRoot,
+}
+
+/// Whether a program can be started in a root of its own here, as the browser is: tried with `true`.
+///
+/// # Errors
+/// [`BrowserError::Spawn`] with the step that the kernel refused.
+pub fn try_own_root(config: &BrowserConfig) -> Result<(), BrowserError> {
+    let failed = |source| BrowserError::Spawn { step: "make its root", source };
+    let profile = Profile::create(&config.directory, config.run_as)?;
+    let program = Path::new("/usr/bin/true");
+    let root = Some(Root::new(program, profile.path()).map_err(failed)?);
+    let command = Command::new(program);
+    let plan = Plan { command, run_as: config.run_as, listeners: 1, entrance: None, root };
+    let spawned =
+        sys::spawn(plan).map_err(|SpawnError { step, source }| BrowserError::Spawn { step: step.describe(), source });
+    let status = spawned?.child.wait().map_err(failed)?;
+    if status.success() { Ok(()) } else { Err(failed(io::Error::other(status.to_string()))) }
+}
+
 /// What the thread that started the browser hands over.
 struct Keeper {
     spawned: Pipes,
@@ -206,7 +248,7 @@ struct Pipes {
 }
 
 impl Keeper {
-    async fn start(config: &BrowserConfig, program: PathBuf) -> Result<Self, BrowserError> {
+    async fn start(config: &BrowserConfig, program: PathBuf, confinement: Confinement) -> Result<Self, BrowserError> {
         let (parent, run_as, listeners) = (config.directory.clone(), config.run_as, config.most_at_once);
         let memory = config.memory;
         let (sender, started) = oneshot::channel();
@@ -214,8 +256,9 @@ impl Keeper {
             let exited = CancellationToken::new();
             let bound = Bound::new(memory);
             let entrance = bound.as_ref().map(|bound| bound.entrance.as_fd());
-            let plan = |command| Plan { command, run_as, listeners, entrance };
-            let (child, profile, keeper) = match Self::spawn(&parent, run_as, &program, plan, exited.clone()) {
+            let plan = |command, root| Plan { command, run_as, listeners, entrance, root };
+            let spawned = Self::spawn(&parent, run_as, &program, confinement, plan, exited.clone());
+            let (child, profile, keeper) = match spawned {
                 Ok(started) => started,
                 Err(error) => return drop(sender.send(Err(error))),
             };
@@ -237,11 +280,19 @@ impl Keeper {
         parent: &Path,
         run_as: RunAs,
         program: &Path,
-        plan: impl FnOnce(Command) -> Plan<'a>,
+        confinement: Confinement,
+        plan: impl FnOnce(Command, Option<Root>) -> Plan<'a>,
         exited: CancellationToken,
     ) -> Result<(Child, Profile, Self), BrowserError> {
         let profile = Profile::create(parent, run_as)?;
-        let spawned = sys::spawn(plan(command(program, profile.path())));
+        let root = match confinement {
+            Confinement::OwnRoot => {
+                let failed = |source| BrowserError::Spawn { step: "find what its root needs", source };
+                Some(Root::new(program, profile.path()).map_err(failed)?)
+            }
+            Confinement::HostRoot => None,
+        };
+        let spawned = sys::spawn(plan(command(program, profile.path()), root));
         let Spawned { mut child, orders, answers, listeners } =
             spawned.map_err(|SpawnError { step, source }| BrowserError::Spawn { step: step.describe(), source })?;
         let pid = Pid::from_child(&child);

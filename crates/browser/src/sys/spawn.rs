@@ -4,6 +4,9 @@
 //! its privileges up and becomes the program. So nobody else ever enters the namespace, no thread of this process has to, and it
 //! works for root and for a user without any rights alike (the latter gets a user namespace around it). The namespace has no other
 //! device: what the program sends reaches a listener of ours or nobody.
+//!
+//! With a [`Root`] the program also is the first process of a PID namespace, in a mount namespace with nothing but that root. A
+//! process of ours stays outside as its parent, which ends with it, and with which it ends.
 
 use std::ffi::CStr;
 use std::io::{self, IoSliceMut, PipeReader, PipeWriter, Read};
@@ -22,6 +25,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 use rustix::thread::{Gid, Uid, UnshareFlags};
 
+use super::root::Root;
 use crate::config::RunAs;
 
 /// Most listeners one program gets; they travel in one message.
@@ -40,6 +44,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) listeners: usize,
     /// Where a process enters the control group that bounds the program's memory.
     pub(crate) entrance: Option<BorrowedFd<'a>>,
+    /// The program's own root; none: the host's, and the host's processes.
+    pub(crate) root: Option<Root>,
 }
 
 /// A started program and our ends of everything that leads to it.
@@ -62,6 +68,8 @@ pub(crate) enum Step {
     Loopback,
     Listen,
     HandOver,
+    Fork,
+    Root,
     Privileges,
     ParentWatch,
     Descriptors,
@@ -70,7 +78,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Session,
         Self::Group,
         Self::Namespace,
@@ -78,6 +86,8 @@ impl Step {
         Self::Loopback,
         Self::Listen,
         Self::HandOver,
+        Self::Fork,
+        Self::Root,
         Self::Privileges,
         Self::ParentWatch,
         Self::Descriptors,
@@ -89,11 +99,13 @@ impl Step {
         match self {
             Self::Session => "start a session",
             Self::Group => "enter its control group",
-            Self::Namespace => "make a network namespace",
+            Self::Namespace => "make its namespaces",
             Self::UserMap => "map the user into its namespace",
             Self::Loopback => "switch loopback on",
             Self::Listen => "listen in the namespace",
             Self::HandOver => "hand the listeners over",
+            Self::Fork => "start the first process of its namespace",
+            Self::Root => "make its root",
             Self::Privileges => "give up privileges",
             Self::ParentWatch => "tie its life to this process",
             Self::Descriptors => "place the control pipes",
@@ -111,7 +123,7 @@ pub(crate) struct SpawnError {
 /// Starts the program. The kernel kills it when the calling **thread** ends: call it from one that stays.
 pub(crate) fn spawn(plan: Plan<'_>) -> Result<Spawned, SpawnError> {
     let before = |source| SpawnError { step: Step::Session, source };
-    let Plan { mut command, run_as, listeners, entrance } = plan;
+    let Plan { mut command, run_as, listeners, entrance, root } = plan;
     let (their_orders, orders) = io::pipe().map_err(before)?;
     let (answers, their_answers) = io::pipe().map_err(before)?;
     let (report, their_report) = UnixStream::pair().map_err(before)?;
@@ -124,6 +136,7 @@ pub(crate) fn spawn(plan: Plan<'_>) -> Result<Spawned, SpawnError> {
         listeners: listeners.min(MOST_LISTENERS),
         entrance: entrance.map(|entrance| entrance.try_clone_to_owned()).transpose().map_err(before)?,
         maps: Maps::of_this_process(),
+        root,
         parent: rustix::process::getpid(),
     };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -203,6 +216,7 @@ struct ChildSide {
     listeners: usize,
     entrance: Option<OwnedFd>,
     maps: Maps,
+    root: Option<Root>,
     parent: Pid,
 }
 
@@ -226,26 +240,71 @@ impl ChildSide {
         self.enter_namespaces()?;
         raise_loopback().map_err(|error| (Step::Loopback, error))?;
         self.hand_listeners_over()?;
+        match &self.root {
+            Some(root) => {
+                self.fork()?;
+                at(Step::Root, root.enter())?;
+                self.give_up_privileges()?;
+                // Its parent is outside of its namespace, without a number here. Should that have ended before this call, the
+                // program finds its pipes closed and ends by itself.
+                at(Step::ParentWatch, rustix::process::set_parent_process_death_signal(Some(Signal::KILL)))?;
+            }
+            None => {
+                self.give_up_privileges()?;
+                self.watch_parent()?;
+            }
+        }
+        place_descriptors(self.orders.as_fd(), self.answers.as_fd()).map_err(|error| (Step::Descriptors, error))
+    }
+
+    fn give_up_privileges(&self) -> Stepped<()> {
         if let RunAs::Ids { uid, gid } = self.run_as {
             at(Step::Privileges, rustix::thread::set_thread_groups(&[]))?;
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             at(Step::Privileges, rustix::thread::set_thread_res_gid(gid, gid, gid))?;
             at(Step::Privileges, rustix::thread::set_thread_res_uid(uid, uid, uid))?;
         }
-        // After the change of ids, which would undo it.
+        Ok(())
+    }
+
+    /// After the change of ids, which would undo it.
+    fn watch_parent(&self) -> Stepped<()> {
         at(Step::ParentWatch, rustix::process::set_parent_process_death_signal(Some(Signal::KILL)))?;
         if rustix::process::getppid() != Some(self.parent) {
             return Err((Step::ParentWatch, io::ErrorKind::BrokenPipe.into()));
         }
-        place_descriptors(self.orders.as_fd(), self.answers.as_fd()).map_err(|error| (Step::Descriptors, error))
+        Ok(())
+    }
+
+    /// Returns in the first process of the new PID namespace. This one ends with it, and holds nothing open meanwhile.
+    fn fork(&self) -> Stepped<()> {
+        // SAFETY: this process has one thread, and both sides only make system calls from here on.
+        match unsafe { libc::fork() } {
+            -1 => Err((Step::Fork, io::Error::last_os_error())),
+            0 => Ok(()),
+            child => {
+                let ready = self.give_up_privileges().and_then(|()| self.watch_parent());
+                // SAFETY: no pointers; what owned the descriptors is not used again in this process, which ends below.
+                unsafe {
+                    libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
+                    if ready.is_err() {
+                        libc::kill(child, libc::SIGKILL);
+                    }
+                }
+                wait_and_exit(child)
+            }
+        }
     }
 
     fn enter_namespaces(&self) -> Stepped<()> {
-        let flags = match self.run_as {
+        let mut flags = match self.run_as {
             RunAs::Ids { .. } => UnshareFlags::NEWNET,
             RunAs::Itself => UnshareFlags::NEWUSER | UnshareFlags::NEWNET,
         };
-        // SAFETY: neither namespace is anything Rust code relies on, and this process has one thread.
+        if self.root.is_some() {
+            flags |= UnshareFlags::NEWNS | UnshareFlags::NEWPID;
+        }
+        // SAFETY: none of the namespaces is anything Rust code relies on, and this process has one thread.
         at(Step::Namespace, unsafe { rustix::thread::unshare_unsafe(flags) })?;
         if self.run_as == RunAs::Itself {
             // Without this the kernel takes no group map from a user without rights.
@@ -273,6 +332,16 @@ impl ChildSide {
         let sent = rustix::net::sendmsg(&self.report, &[io::IoSlice::new(&byte)], &mut ancillary, SendFlags::NOSIGNAL);
         at(Step::HandOver, sent)?;
         Ok(())
+    }
+}
+
+/// Ends this process as its child ends.
+fn wait_and_exit(child: libc::pid_t) -> ! {
+    let mut status = 0;
+    // SAFETY: the integer outlives each call, and _exit runs nothing of this process.
+    unsafe {
+        while libc::waitpid(child, &raw mut status, 0) < 0 && *libc::__errno_location() == libc::EINTR {}
+        libc::_exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) })
     }
 }
 

@@ -71,10 +71,31 @@ fn check_processes(processes: &[Found]) {
         assert_ne!(renderer.namespace("user"), main.namespace("user"));
         assert_ne!(renderer.namespace("net"), main.namespace("net"));
     }
+    check_root(main);
     let devices = std::fs::read_to_string(format!("/proc/{}/net/dev", main.pid)).expect("its devices");
     let devices: Vec<_> =
         devices.lines().skip(2).filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim()).collect();
     assert_eq!(devices, ["lo"]);
+}
+
+/// It sees programs, fonts, devices and its profile, and no process but its own.
+fn check_root(main: &Found) {
+    for kind in ["mnt", "pid"] {
+        let ours = std::fs::read_link(format!("/proc/self/ns/{kind}")).expect("proc is mounted");
+        assert_ne!(main.namespace(kind), Some(ours), "{kind}");
+    }
+    let root = Path::new("/proc").join(main.pid.to_string()).join("root");
+    let mut seen: Vec<_> = root.read_dir().expect("its root").flatten().map(|entry| entry.file_name()).collect();
+    seen.sort();
+    let known = ["bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "tmp", "usr", "var"];
+    assert!(seen.iter().all(|name| known.iter().any(|known| name == known)), "{seen:?}");
+    for hidden in ["etc/passwd", "etc/shadow", "etc/hostname", "root", "home", "var/log", "proc/2/root/etc/passwd"] {
+        assert!(!root.join(hidden).exists(), "{hidden}");
+    }
+    // The control: what it needs is there, and cannot be changed.
+    assert!(root.join("usr/bin/env").exists() && root.join("dev/null").exists());
+    let written = std::fs::write(root.join("usr/planted"), "").and_then(|()| std::fs::write(root.join("planted"), ""));
+    assert_eq!(written.expect_err("it is read-only").kind(), std::io::ErrorKind::ReadOnlyFilesystem);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,7 @@ mod places;
 use self::places::{ExposedSnapshot, Place};
 use crate::config::{Config, Overrides};
 use crate::runtime;
+use browser::BrowserConfig;
 use clap::Args;
 use engine::probe::{Isolation, Layer, Report};
 use serde::Serialize;
@@ -50,7 +51,8 @@ impl Doctor {
                 return ExitCode::FAILURE;
             }
         };
-        let report = engine::probe::probe(&config.data);
+        let mut report = engine::probe::probe(&config.data);
+        report.layers.push(try_browser());
         let looked = runtime::block_on(async {
             Ok(tokio::join!(places::look(&config, self.config.as_deref()), places::find_exposed(&config)))
         });
@@ -73,6 +75,20 @@ impl Doctor {
         }
         if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
+}
+
+/// Whether pages that screenshots are taken of meet a browser without the host's files. Tried.
+fn try_browser() -> Layer {
+    // Another user may have to pass through it.
+    let directory = std::env::temp_dir().join(format!("sandbar-doctor-{}", std::process::id()));
+    let tried = browser::try_own_root(&BrowserConfig::new(&directory));
+    // What stays is empty, and the system's to clean.
+    let _ = std::fs::remove_dir_all(&directory);
+    let found = match &tried {
+        Ok(()) => "screenshots: a root with programs, fonts and its profile only, and no other process".to_owned(),
+        Err(error) => format!("screenshots: the browser sees the host's files as an unprivileged user does: {error}"),
+    };
+    Layer { name: "browser root", on: tried.is_ok(), found }
 }
 
 #[derive(Serialize)]

@@ -1,5 +1,8 @@
 //! A whole build on a real server, by a model that follows a script: ready, asleep, awake, gone, built again.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use reqwest::StatusCode;
 use sandbar_studio::records::Records;
 use sdk::model::SandboxState;
@@ -311,6 +314,66 @@ async fn a_new_token_of_the_owner_is_printed_and_kept() {
     let old = Caller::new(&whole.server.address, before.trim());
     let (status, _) = old.call(reqwest::Method::GET, "/api/me", None).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
+}
+
+/// A terminal's WebSocket, spoken by hand: what it sends is read as bytes, framing included.
+struct TerminalSocket(TcpStream);
+
+impl TerminalSocket {
+    fn open(whole: &Whole, job: &str, token: &str) -> Self {
+        let mut stream = TcpStream::connect(&whole.server.address).expect("the server listens");
+        stream.set_read_timeout(Some(super::programs::PATIENCE)).expect("a socket");
+        let head = format!(
+            "GET /api/jobs/{job}/terminal HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+             Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).expect("it is sent");
+        let mut socket = Self(stream);
+        assert!(socket.read_until("\r\n\r\n").starts_with("HTTP/1.1 101"), "it is upgraded");
+        socket
+    }
+
+    /// Sends a short message, masked by zeros.
+    fn send(&mut self, text: &str) {
+        let length = u8::try_from(text.len()).ok().filter(|length| *length < 126).expect("a short message");
+        let frame = [&[0x82, 0x80 | length, 0, 0, 0, 0][..], text.as_bytes()].concat();
+        self.0.write_all(&frame).expect("it is sent");
+    }
+
+    #[track_caller]
+    fn read_until(&mut self, wanted: &str) -> String {
+        let mut read = Vec::new();
+        loop {
+            let mut piece = [0; 4096];
+            let length = self.0.read(&mut piece).expect("something in time");
+            assert_ne!(length, 0, "it ended before {wanted:?}: {}", String::from_utf8_lossy(&read));
+            read.extend_from_slice(&piece[..length]);
+            if String::from_utf8_lossy(&read).contains(wanted) {
+                return String::from_utf8_lossy(&read).into_owned();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_token_ends_the_terminals_of_the_old_one() {
+    let whole = Whole::start(&[("slow.json", SLOW)]);
+    let job = whole.user.build(&json!({ "name": "slow", "goal": "g", "model": "scripted:slow.json" })).await;
+    whole.user.until(&job, "building", |seen| seen["status"] == "building" && seen["sandbox_id"].is_string()).await;
+    let token = std::fs::read_to_string(whole.data().join("studio/token")).expect("a token");
+    tokio::task::block_in_place(|| {
+        let mut terminal = TerminalSocket::open(&whole, &job, token.trim());
+        terminal.send("echo six-$((6*7))\n");
+        terminal.read_until("six-42");
+        let mut command = std::process::Command::new(testing::program());
+        testing::without_settings(&mut command).args(["user", "token", "--data"]).arg(whole.data());
+        command.env("XDG_DATA_HOME", whole.data().join("none")).env("XDG_CONFIG_HOME", whole.data().join("none"));
+        assert!(command.output().expect("the program runs").status.success());
+        let revoked = std::time::Instant::now();
+        terminal.read_until("signed out");
+        eprintln!("the terminal ended {:?} after its token", revoked.elapsed());
+    });
 }
 
 /// The names of the project's files.
