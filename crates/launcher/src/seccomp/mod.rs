@@ -152,9 +152,20 @@ const GUARDED: &[(i64, Guard)] = &[
     (libc::SYS_socketpair, Guard::Among { argument: 0, values: &[UNIX] }),
     // Native, 32-bit view, 2.6 version numbers, both, no address randomization (debuggers), and the question for the present one.
     (libc::SYS_personality, Guard::Among { argument: 0, values: &[0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff] }),
-    // TIOCSTI types into a terminal on its owner's behalf, TIOCLINUX pastes into the console.
-    (libc::SYS_ioctl, Guard::NotAmong { argument: 1, values: &[0x5412, 0x541c] }),
+    (
+        libc::SYS_ioctl,
+        Guard::AmongWithin { argument: 1, mask: IOCTL_TYPE, value: BTRFS_TYPE, values: CLONES, then: &TERMINALS },
+    ),
 ];
+
+/// The bits of an ioctl's number that name its subsystem.
+const IOCTL_TYPE: u32 = 0xff00;
+/// btrfs: its ioctls make subvolumes, which escape limits, without any privilege on files of one's own.
+const BTRFS_TYPE: u32 = 0x9400;
+/// FICLONE, FICLONERANGE and FIDEDUPERANGE, which are of btrfs's type and work on every file system.
+const CLONES: &[u32] = &[0x4004_9409, 0x4020_940d, 0xc018_9436];
+/// TIOCSTI types into a terminal on its owner's behalf, TIOCLINUX pastes into the console.
+const TERMINALS: Guard = Guard::NotAmong { argument: 1, values: &[0x5412, 0x541c] };
 
 /// The filter, ready for the kernel. A launcher makes it before it is needed, while it waits.
 pub(crate) fn filter() -> Program {
@@ -261,5 +272,24 @@ mod tests {
         check(libc::SYS_ioctl, [0, 0x5401, 0], true);
         check(libc::SYS_ioctl, [0, 0x5412, 0], false);
         check(libc::SYS_ioctl, [0, 1 << 32 | 0x5412, 0], false);
+    }
+
+    #[test]
+    fn of_btrfs_s_ioctls_only_clones_are_allowed() {
+        for clone in CLONES {
+            check(libc::SYS_ioctl, [0, u64::from(*clone), 0], true);
+        }
+        // SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, INO_LOOKUP, SNAP_CREATE_V2, SUBVOL_CREATE_V2, SUBVOL_SETFLAGS,
+        // QUOTA_CTL, and every number without a size.
+        let named =
+            [0x5000_9401, 0x5000_940e, 0x5000_940f, 0xd000_9412, 0x5000_9417, 0x5000_9418, 0x4008_941a, 0xc010_9428];
+        for request in named.into_iter().chain(0x9400..=0x94ff) {
+            check(libc::SYS_ioctl, [0, request, 0], false);
+            check(libc::SYS_ioctl, [0, 1 << 32 | request, 0], false);
+        }
+        // FIONREAD, FS_IOC_GETFLAGS, FS_IOC_FIEMAP: of other types.
+        for request in [0x541b, 0x8008_6601, 0xc020_660b] {
+            check(libc::SYS_ioctl, [0, request, 0], true);
+        }
     }
 }

@@ -48,6 +48,14 @@ pub(super) enum Guard {
         value: u32,
         then: &'static Guard,
     },
+    /// One of `values` where the bits of `mask` are `value`; elsewhere `then` holds.
+    AmongWithin {
+        argument: u8,
+        mask: u32,
+        value: u32,
+        values: &'static [u32],
+        then: &'static Guard,
+    },
 }
 
 /// A filter.
@@ -177,6 +185,12 @@ fn guarded(guard: Guard) -> Vec<Instruction> {
         Guard::Unlike { argument, mask, value, then } => {
             let head = vec![load(argument), instruction(AND, 0, 0, mask), instruction(JUMP_EQUAL, 0, 1, value), refuse];
             [head, guarded(*then)].concat()
+        }
+        Guard::AmongWithin { argument, mask, value, values, then } => {
+            let within = guarded(Guard::Among { argument, values });
+            let over = u8::try_from(within.len()).expect("lists are short");
+            let head = vec![load(argument), instruction(AND, 0, 0, mask), instruction(JUMP_EQUAL, 0, over, value)];
+            [head, within, guarded(*then)].concat()
         }
     }
 }
