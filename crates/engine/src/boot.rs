@@ -275,6 +275,7 @@ impl Workshop {
         check_name(volume)?;
         let source = volume_files(&self.pool.path_of(volume));
         if source.is_dir() {
+            self.count_nested(volume);
             Ok(Shared { at, source })
         } else {
             Err(EngineError::FilesMissing { name: volume.to_owned(), path: source })

@@ -1,9 +1,10 @@
-//! Copies of a sandbox's files, made while nobody writes to them.
+//! Copies of a sandbox's files, made while nobody writes to them, and what copies mean for limits.
 
 use std::io;
 
 use crate::boot::{Record, Workshop};
 use crate::error::EngineError;
+use crate::pool::Pool;
 
 /// Less than this is what an empty volume is charged for its own administration.
 const WORTH_NOTING: u64 = 1 << 20;
@@ -39,4 +40,23 @@ impl Workshop {
         volume.set_allowance(shared_bytes)?;
         Record { shared_bytes, ..record }.write(volume.path())
     }
+}
+
+/// Gives the files `name`, which were unpacked from a backup and written out, as much room as they had. A copy of a template
+/// is not charged what it shares with the template; unpacked, it shares nothing and is charged for all of it. The
+/// difference is allowed beyond its limit. `charged_before` is what was charged at the backup; unknown counts as nothing.
+/// Blocks.
+pub fn allow_for_restored(pool: &Pool, name: &str, charged_before: Option<u64>) -> io::Result<()> {
+    // Volumes that sandboxes mount have no record, and are no copies.
+    let Some(record) = Record::read(&pool.path_of(name)) else { return Ok(()) };
+    let volume = pool.existing(name, record.limit_bytes)?;
+    if !volume.is_limit_hard() {
+        return Ok(());
+    }
+    let more = volume.used_bytes()?.saturating_sub(charged_before.unwrap_or(0));
+    if more > 0 {
+        let shared_bytes = record.shared_bytes.saturating_add(more).saturating_add(WORTH_NOTING);
+        Record { shared_bytes, ..record }.write(volume.path())?;
+    }
+    Ok(())
 }

@@ -221,6 +221,12 @@ impl Engine {
         blocking(move || Ok(shared.workshop.pool.list()?)).await
     }
 
+    /// Removes the copies that killed backups have left. The caller makes sure that no backup runs.
+    pub async fn remove_frozen_copies(&self) -> Result<(), EngineError> {
+        let shared = self.0.clone();
+        blocking(move || Ok(shared.workshop.pool.remove_frozen_copies()?)).await
+    }
+
     /// Keeps beside the files `name` what they are, so that a lost record can be written again.
     pub async fn write_note(&self, name: &str, note: Value) -> Result<(), EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
@@ -316,7 +322,10 @@ fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError
     let names = groups.list();
     warn!(error = &held as &dyn std::error::Error, sandboxes = names.len(), "ending sandboxes to mount the pool again");
     for name in names {
-        end_group(groups, &name)?;
+        if let Err(error) = end_group(groups, &name) {
+            // Should it hold the pool, mounting says so.
+            warn!(sandbox = name, error = &error as &dyn std::error::Error, "a sandbox could not be ended");
+        }
     }
     groups.end_strays();
     let deadline = Instant::now() + RELEASE_TIMEOUT;
@@ -437,26 +446,24 @@ fn has_ended(process: &OwnedFd) -> bool {
 }
 
 impl Workshop {
+    /// What cannot be ended or removed is logged and left: one such thing never keeps the server from starting.
     fn sweep(&self, keep_running: &HashSet<String>, keep_files: &HashSet<String>) -> Result<Vec<String>, EngineError> {
         let mut removed = BTreeSet::new();
         for name in self.groups.list() {
-            if !keep_running.contains(&name) {
-                end_group(&self.groups, &name)?;
-                removed.insert(name);
+            if keep_running.contains(&name) {
+                continue;
+            }
+            match end_group(&self.groups, &name) {
+                Ok(()) => drop(removed.insert(name)),
+                Err(error) => warn!(
+                    sandbox = name,
+                    error = &error as &dyn std::error::Error,
+                    "processes that no record names could not be ended; the next start tries again"
+                ),
             }
         }
         self.groups.end_strays();
-        let listed = fs::read_dir(&self.runtime).map_err(EngineError::io("list the sockets"))?;
-        for entry in listed.flatten() {
-            let file = entry.file_name();
-            if let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".sock"))
-                && check_name(name).is_ok()
-                && !keep_running.contains(name)
-            {
-                remove_socket(&entry.path())?;
-                removed.insert(name.to_owned());
-            }
-        }
+        removed.extend(self.sweep_sockets(keep_running));
         for name in self.pool.list()? {
             let is_named = keep_files.contains(&name) || keep_running.contains(&name);
             if is_named || holds_content(&self.pool.path_of(&name)) {
@@ -471,5 +478,32 @@ impl Workshop {
             }
         }
         Ok(removed.into_iter().collect())
+    }
+
+    /// The names of sandboxes whose sockets were removed.
+    fn sweep_sockets(&self, keep_running: &HashSet<String>) -> Vec<String> {
+        let listed = match fs::read_dir(&self.runtime) {
+            Ok(listed) => listed,
+            Err(error) => {
+                warn!(directory = %self.runtime.display(), %error, "stale sockets are left");
+                return Vec::new();
+            }
+        };
+        let mut removed = Vec::new();
+        for entry in listed.flatten() {
+            let file = entry.file_name();
+            if let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".sock"))
+                && check_name(name).is_ok()
+                && !keep_running.contains(name)
+            {
+                match remove_socket(&entry.path()) {
+                    Ok(()) => removed.push(name.to_owned()),
+                    Err(error) => {
+                        warn!(sandbox = name, error = &error as &dyn std::error::Error, "a stale socket is left");
+                    }
+                }
+            }
+        }
+        removed
     }
 }

@@ -21,6 +21,7 @@ pub mod net;
 pub mod pool;
 pub mod probe;
 mod processes;
+mod removal;
 mod root;
 pub mod rootfs;
 mod rootless;
@@ -32,6 +33,7 @@ pub mod volume;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use copy::allow_for_restored;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use machine::{Machine, Usage};

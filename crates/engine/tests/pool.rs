@@ -507,3 +507,173 @@ fn a_disk_that_fails_is_reported_and_costs_nothing_that_was_committed() {
     pool.create_volume("other", MIB).unwrap();
     pool.commit().unwrap();
 }
+
+fn btrfs(arguments: &[&str], path: &Path) {
+    let done = Command::new("btrfs").args(arguments).arg(path).output().expect("btrfs-progs");
+    assert!(done.status.success(), "{arguments:?} {}: {}", path.display(), String::from_utf8_lossy(&done.stderr));
+}
+
+fn make_subvolume(path: &Path) {
+    btrfs(&["subvolume", "create"], path);
+}
+
+/// Directories below `parent`, each in the one before: more than a path can name. Gives the deepest.
+fn make_deep(parent: &Path, levels: usize) -> File {
+    use rustix::fs::{Mode, OFlags, mkdirat, openat};
+    let mut directory = File::open(parent).unwrap();
+    for _ in 0..levels {
+        mkdirat(&directory, "d", Mode::RWXU).unwrap();
+        directory = openat(&directory, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap().into();
+    }
+    directory
+}
+
+#[test]
+fn subvolumes_inside_a_shared_volume_count_and_go_with_it() {
+    let data = Data::new();
+    let pool = data.pool();
+    let volume = pool.create_shared_volume("shared", 64 * MIB).unwrap();
+    let inside = volume.path().join("inside");
+    make_subvolume(&inside);
+    make_subvolume(&inside.join("deeper"));
+    let (written, refusal) = fill(&inside.join("deeper/file"), 256 * MIB);
+    assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT), "after {written}");
+    assert!(written <= 64 * MIB, "{written} bytes were taken");
+    assert!(volume.used_bytes().unwrap() >= written);
+    // A neighbour has its own limit.
+    let other = pool.create_shared_volume("other", 64 * MIB).unwrap();
+    assert!(fill(&other.path().join("file"), 32 * MIB).1.is_none());
+    // A higher limit is one of the tree, too.
+    volume.set_limit(128 * MIB).unwrap();
+    assert!(fill(&inside.join("more"), 32 * MIB).1.is_none());
+
+    pool.remove("shared").unwrap();
+    assert_eq!(pool.list().unwrap(), ["other"]);
+    pool.remove("other").unwrap();
+    let groups = || {
+        let shown = Command::new("btrfs").args(["qgroup", "show"]).arg(data.path().join("pool")).output().unwrap();
+        let text = String::from_utf8(shown.stdout).unwrap();
+        text.lines().filter_map(|line| line.split_whitespace().next()).filter(|id| id.starts_with("1/")).count()
+    };
+    eventually("only the group of all volumes is left", || {
+        sync(data.path());
+        for name in ["a", "b"] {
+            pool.create_volume(name, MIB).unwrap();
+            pool.remove(name).unwrap();
+        }
+        groups() == 1
+    });
+}
+
+#[test]
+fn what_is_nested_in_a_volume_of_an_older_version_counts_once_it_is_opened() {
+    let data = Data::new();
+    let pool = data.pool();
+    // As older versions made them.
+    let volume = pool.create_volume("old", 64 * MIB).unwrap();
+    make_subvolume(&volume.path().join("inside"));
+    let (written, refusal) = fill(&volume.path().join("inside/file"), 96 * MIB);
+    assert!(refusal.is_none(), "the control: without a group above it nothing limits it: {refusal:?} after {written}");
+    drop(volume);
+    pool.count_nested("old").unwrap();
+    pool.count_nested("old").unwrap();
+    let volume = pool.open_volume("old", 64 * MIB).unwrap();
+    assert!(volume.used_bytes().unwrap() >= 96 * MIB, "{} counted", volume.used_bytes().unwrap());
+    for path in ["file", "inside/more"] {
+        let refusal = fs::write(volume.path().join(path), vec![1; MIB as usize]).unwrap_err();
+        assert_eq!(refusal.raw_os_error(), Some(libc::EDQUOT), "{path}");
+    }
+    drop(pool);
+    let pool = data.pool();
+    pool.count_nested("old").unwrap();
+    pool.open_volume("old", 256 * MIB).unwrap();
+    assert!(fill(&data.path().join("pool/old/inside/more"), 16 * MIB).1.is_none());
+}
+
+#[test]
+fn a_volume_is_removed_whatever_is_nested_in_it() {
+    let data = Data::new();
+    let pool = data.pool();
+    let volume = pool.create_shared_volume("box", 512 * MIB).unwrap();
+    let inside = volume.path().join("inside");
+    make_subvolume(&inside);
+    fs::create_dir(inside.join("locked")).unwrap();
+    make_subvolume(&inside.join("locked/deeper"));
+    fs::write(inside.join("locked/deeper/file"), "content").unwrap();
+    // Deeper than any path: no call that takes one reaches it.
+    let deep = make_deep(volume.path(), 2500);
+    let deep_path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&deep)));
+    let made = Command::new("btrfs").args(["subvolume", "create", "far"]).current_dir(&deep_path).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    for (flags, path) in [("+i", "locked/deeper/file"), ("+a", "locked")] {
+        let done = Command::new("chattr").arg(flags).arg(inside.join(path)).status().unwrap();
+        assert!(done.success());
+    }
+    for path in ["locked/deeper", ""] {
+        let path = inside.join(path);
+        let done = Command::new("btrfs").args(["property", "set"]).arg(&path).args(["ro", "true"]).status().unwrap();
+        assert!(done.success());
+    }
+    // Full, so that not even a flag can be changed.
+    volume.set_limit(MIB).unwrap();
+    drop((deep, volume));
+    pool.remove("box").unwrap();
+    assert_eq!(
+        fs::read_dir(data.path().join("pool")).unwrap().flatten().filter(|entry| entry.file_name() == "box").count(),
+        0
+    );
+
+    // The same from the trash.
+    let volume = pool.create_volume("trashed", 64 * MIB).unwrap();
+    make_subvolume(&volume.path().join("inside"));
+    drop(volume);
+    pool.move_to_trash("trashed").unwrap();
+    pool.delete_from_trash("trashed").unwrap();
+    assert_eq!(pool.trash().unwrap(), []);
+}
+
+#[test]
+fn a_pool_opens_whatever_lies_beside_its_volumes() {
+    let data = Data::new();
+    let pool = data.pool();
+    pool.create_volume("kept", 64 * MIB).unwrap();
+    let root = data.path().join("pool");
+    fs::write(root.join("file"), "").unwrap();
+    std::os::unix::fs::symlink("/nowhere", root.join("link")).unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
+    assert!(Command::new("mkfifo").arg(root.join("pipe")).status().unwrap().success());
+    fs::create_dir(root.join("directory")).unwrap();
+    fs::write(root.join(".trash"), "no directory").unwrap();
+    make_subvolume(&root.join(".backup-kept"));
+    drop((pool, socket));
+    let pool = data.pool();
+    assert_eq!(pool.list().unwrap(), ["directory", "kept"]);
+    for name in ["file", "link", "socket", "pipe", "directory", "absent"] {
+        pool.remove(name).unwrap();
+        assert!(root.join(name).symlink_metadata().is_err(), "{name}");
+    }
+    pool.remove_frozen_copies().unwrap();
+    assert!(!root.join(".backup-kept").exists() && root.join("kept").is_dir());
+}
+
+/// Where volumes are directories, a tree of any depth goes without recursion.
+#[test]
+fn a_directory_is_removed_however_deep_and_locked_it_is() {
+    // In memory: tens of thousands of directories take minutes on a busy disk.
+    let data = Data(tempfile::tempdir_in("/dev/shm").unwrap());
+    fs::create_dir_all(data.path().join("volumes/old")).unwrap();
+    let pool = Pool::open(data.path(), IMAGE).unwrap();
+    assert_eq!(pool.kind(), PoolKind::Directory);
+    let volume = pool.create_volume("box", 64 * MIB).unwrap();
+    make_deep(volume.path(), 30_000);
+    fs::create_dir_all(volume.path().join("locked/inner")).unwrap();
+    fs::write(volume.path().join("locked/file"), "content").unwrap();
+    std::os::unix::fs::symlink(data.path(), volume.path().join("locked/link")).unwrap();
+    for (flags, path) in [("+i", "locked/file"), ("+a", "locked")] {
+        let done = Command::new("chattr").arg(flags).arg(volume.path().join(path)).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+    drop(volume);
+    pool.remove("box").unwrap();
+    assert_eq!(pool.list().unwrap(), ["old"]);
+}

@@ -181,7 +181,7 @@ impl Node {
         running.extend(unreadable.iter().filter_map(|row| row.id.parse().ok()));
         let expected = running.len();
         let removed = engine.sweep(&running, &files).await?;
-        self.report_swept(&removed, &ended_leases).await?;
+        self.report_swept(&removed, &ended_leases).await;
         for missing in files.difference(&present) {
             warn!(files = %missing, "a record names files that are missing from the pool");
         }
@@ -204,12 +204,14 @@ impl Node {
 
     /// Says what a sweep took beyond the sandboxes whose lease has ended, and deletes the files of
     /// builds that were broken off: they are of no use without the build.
-    async fn report_swept(&self, names: &[String], ended_leases: &HashSet<FilesId>) -> Result<(), OpenError> {
+    async fn report_swept(&self, names: &[String], ended_leases: &HashSet<FilesId>) {
         let files = names.iter().filter_map(|name| name.parse::<FilesId>().ok());
         let unexpected = files.filter(|files| !ended_leases.contains(files));
         let (scratch, kept): (Vec<_>, Vec<_>) = unexpected.partition(FilesId::is_scratch);
         for files in &scratch {
-            self.world.engine.delete_from_trash(files).await?;
+            if let Err(error) = self.world.engine.delete_from_trash(files).await {
+                warn!(%files, %error, "files of a broken-off build stay in the trash");
+            }
         }
         if !kept.is_empty() {
             let names = kept.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
@@ -218,7 +220,6 @@ impl Node {
                 names, "files that no record names are in the trash; `sandbar recover` lists them and brings them back"
             );
         }
-        Ok(())
     }
 
     /// Of a sandbox that an earlier server has left.

@@ -293,8 +293,10 @@ async fn empty_trash(world: &World) -> Result<(), EngineError> {
     let (now, kept) = (world.clock.now(), SignedDuration::from_hours(24 * i64::from(world.config.trash_days)));
     for trashed in world.engine.trash().await? {
         if now.duration_since(trashed.since) >= kept {
-            world.engine.delete_from_trash(&trashed.files).await?;
-            info!(files = %trashed.files, since = %trashed.since, "deleted from the trash");
+            match world.engine.delete_from_trash(&trashed.files).await {
+                Ok(()) => info!(files = %trashed.files, since = %trashed.since, "deleted from the trash"),
+                Err(error) => warn!(files = %trashed.files, %error, "files stay in the trash"),
+            }
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! `sandbar up`: one process, one listener. Prints what the SDKs need, then `ready:`, then serves until it is told to stop.
 
 use crate::attendant::{Attendant, RecordsState};
-use crate::backup::Timers;
+use crate::backup::{self, Timers};
 use crate::config::{Config, Overrides};
 use crate::data::{self, Busy, DataDirectory, Expected, ServerNote};
 use crate::local_server::Ourselves;
@@ -376,7 +376,7 @@ async fn serve(
     let ended = node.close(closing).await.context("cannot close the sandboxes")?;
     match closing {
         Closing::End => {
-            engine::remove_shared_files(directory.path()).context("cannot remove the templates' files")?;
+            remove_shared_files(directory.path());
             directory.write_ended(ended)?;
             eprintln!("stopped; {} ended", sandboxes(ended));
         }
@@ -390,6 +390,13 @@ async fn serve(
         ),
     }
     Ok(())
+}
+
+/// Removes what all sandboxes shared, once they are ended. If it stays, the next server uses it or removes it.
+pub(crate) fn remove_shared_files(data: &Path) {
+    if let Err(error) = engine::remove_shared_files(data) {
+        eprintln!("sandbar: the templates' files stay in {}: {error}", data.display());
+    }
 }
 
 /// The studio of this server. Sandboxes are served without it where it cannot be opened.
@@ -518,6 +525,7 @@ async fn take(config: &Config, started_by: StartedBy) -> anyhow::Result<DataDire
 /// should wait for it.
 async fn open_warm(config: &Config, directory: &DataDirectory, on_missing: OnMissing) -> anyhow::Result<Arc<Node>> {
     let engine = open_engine(config, directory, on_missing).await?;
+    backup::remove_leftovers(directory.path(), &engine).await;
     if !engine.differences().is_empty() {
         engine.base_template().await.context("cannot make the base template")?;
     }

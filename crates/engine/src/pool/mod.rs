@@ -17,12 +17,13 @@ mod copy;
 mod forecast;
 mod frozen;
 mod image;
+mod nested;
 mod quota;
 mod reserve;
 mod trash;
 mod volume;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -31,16 +32,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{StatVfs, StatVfsMountFlags, fstatvfs, statfs, statvfs};
+use tracing::warn;
 
 use self::commit::GroupCommit;
 use self::image::Mounted;
 use self::quota::Quota;
 use self::reserve::Reserve;
+use crate::removal;
 use crate::standing::Standing;
 use crate::sys::btrfs;
 
 pub use self::forecast::{Forecast, Shortcoming, forecast};
 pub use self::frozen::{FrozenCopy, is_frozen_copy};
+pub(crate) use self::nested::unlock;
 pub use self::trash::Trashed;
 pub use self::volume::Volume;
 
@@ -124,6 +128,8 @@ pub struct Pool {
     shortcoming: Option<String>,
     /// Deleted subvolumes whose quota groups may still be there.
     doomed: Mutex<VecDeque<u64>>,
+    /// Volumes whose limit is known to count the subvolumes nested in them.
+    counted: Mutex<HashSet<u64>>,
     /// When the guard last gave free space back to the host.
     trimmed: Mutex<Option<Instant>>,
     commits: GroupCommit,
@@ -185,13 +191,14 @@ impl Pool {
             quota,
             shortcoming,
             doomed: Mutex::default(),
+            counted: Mutex::default(),
             trimmed: Mutex::default(),
             commits: GroupCommit::default(),
             reserve: Some(reserve),
             fault: Mutex::default(),
             _mounted: Some(mounted),
         };
-        pool.find_stale_groups()?;
+        pool.find_stale_groups();
         pool.guard().map_err(PoolError::io("limit the pool to what the host has"))?;
         Ok(pool)
     }
@@ -213,6 +220,7 @@ impl Pool {
             quota,
             shortcoming,
             doomed: Mutex::default(),
+            counted: Mutex::default(),
             trimmed: Mutex::default(),
             commits: GroupCommit::default(),
             reserve: None,
@@ -306,28 +314,20 @@ impl Pool {
         self.remove_note(name)
     }
 
-    /// Removes what is at `name` in `parent`; absent is fine.
+    /// Removes what is at `name` in `parent`, whatever it is; absent is fine.
     fn destroy(&self, parent: &Path, name: &str) -> io::Result<()> {
-        let path = parent.join(name);
-        let removed =
-            if is_subvolume(&path) { self.destroy_subvolume(parent, name) } else { fs::remove_dir_all(&path) };
+        let removed = if is_subvolume(&parent.join(name)) {
+            self.destroy_subvolume(parent, name)
+        } else {
+            removal::remove_tree(parent, name)
+        };
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
-    fn destroy_subvolume(&self, parent: &Path, name: &str) -> io::Result<()> {
-        let id = File::open(parent.join(name)).and_then(btrfs::subvolume_id)?;
-        btrfs::destroy_subvolume(&File::open(parent)?, name)?;
-        if self.quota.is_some() {
-            self.doomed().push_back(id);
-            self.forget_doomed_groups();
-        }
-        Ok(())
-    }
-
-    /// New kernels remove the quota group with its subvolume; older ones leave it, busy until the space has come back.
+    /// Removes quota groups of deleted subvolumes as far as they are not busy any more.
     fn forget_doomed_groups(&self) {
         let mut doomed = self.doomed();
         // A few of the oldest each time, so that a removal stays cheap after thousands of others.
@@ -344,18 +344,30 @@ impl Pool {
         self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds the quota groups of subvolumes that were deleted under an earlier server.
-    fn find_stale_groups(&self) -> Result<(), PoolError> {
-        let Some(quota) = &self.quota else { return Ok(()) };
+    /// Finds the quota groups of subvolumes that were deleted under an earlier server. What cannot be examined might
+    /// have one of them, so that none is taken for stale then.
+    fn find_stale_groups(&self) {
+        match self.stale_groups() {
+            Ok(groups) => self.doomed().extend(groups.into_keys()),
+            Err(error) => warn!(error = explain(&error), "quota groups of deleted volumes are left"),
+        }
+    }
+
+    fn stale_groups(&self) -> Result<BTreeMap<u64, u64>, PoolError> {
+        let Some(quota) = &self.quota else { return Ok(BTreeMap::new()) };
         let mut groups = quota.subvolume_groups().map_err(PoolError::io("list the pool's quota groups"))?;
         let volumes = self.list()?.into_iter().map(|name| self.root.join(name));
+        let mut present = HashSet::new();
         for path in volumes.chain(self.trashed_paths()?) {
-            let id = File::open(&path).and_then(btrfs::subvolume_id);
-            let id = id.map_err(PoolError::io(format!("examine {}", path.display())))?;
-            groups.remove(&id);
+            let found = File::open(&path).and_then(btrfs::subvolume_id).and_then(|id| {
+                present.extend(self.nested_below(id)?.into_iter().map(|nested| nested.id));
+                present.insert(id);
+                Ok(())
+            });
+            found.map_err(PoolError::io(format!("examine {}", path.display())))?;
         }
-        self.doomed().extend(groups);
-        Ok(())
+        groups.retain(|_, subvolume| !present.contains(subvolume));
+        Ok(groups)
     }
 
     /// Where volume `name` is, if it exists.
@@ -363,7 +375,7 @@ impl Pool {
         self.root.join(name)
     }
 
-    /// The names of all volumes.
+    /// The names of all volumes. Files that lie beside them are none.
     pub fn list(&self) -> Result<Vec<String>, PoolError> {
         let failed = || PoolError::io(format!("list {}", self.root.display()));
         let mut names = Vec::new();
@@ -371,6 +383,7 @@ impl Pool {
             let entry = entry.map_err(failed())?;
             if let Ok(name) = entry.file_name().into_string()
                 && check_name(&name).is_ok()
+                && entry.file_type().map_err(failed())?.is_dir()
             {
                 names.push(name);
             }
@@ -407,7 +420,7 @@ impl Pool {
             btrfs::trim(&self.directory)?;
             host = statvfs(&self.data)?;
         }
-        quota.limit_total(&self.directory, free(&host).saturating_sub(reserve(&host)))
+        quota.limit_total(free(&host).saturating_sub(reserve(&host)))
     }
 
     fn is_trim_due(&self) -> bool {
@@ -485,7 +498,8 @@ fn is_btrfs(path: &Path) -> io::Result<bool> {
 
 /// Only the root directory of a subvolume has this inode number on btrfs.
 fn is_subvolume(path: &Path) -> bool {
-    is_btrfs(path).unwrap_or(false) && fs::metadata(path).is_ok_and(|found| found.ino() == btrfs::FIRST_FREE_OBJECT)
+    let is_root = |found: fs::Metadata| found.is_dir() && found.ino() == btrfs::FIRST_FREE_OBJECT;
+    is_btrfs(path).unwrap_or(false) && fs::symlink_metadata(path).is_ok_and(is_root)
 }
 
 fn still_there(removed: io::Result<()>) -> bool {

@@ -141,9 +141,9 @@ impl Pool {
         };
         let mut paths = Vec::new();
         for entry in entries {
-            let path = entry.map_err(failed())?.path();
-            if path.is_dir() {
-                paths.push(path);
+            let entry = entry.map_err(failed())?;
+            if entry.file_type().map_err(failed())?.is_dir() {
+                paths.push(entry.path());
             }
         }
         Ok(paths)

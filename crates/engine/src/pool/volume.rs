@@ -22,7 +22,7 @@ pub struct Volume {
 impl Volume {
     pub(super) fn open(path: PathBuf, quota: Option<Quota>, limit: u64) -> io::Result<Self> {
         let directory = File::open(&path)?;
-        let group = quota.map(|quota| quota.group_of(directory)).transpose()?;
+        let group = quota.map(|quota| quota.group_of(&directory)).transpose()?;
         Ok(Self { path, group, limit: AtomicU64::new(limit), allowance: AtomicU64::new(0) })
     }
 

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tracing::warn;
+
 use super::{MountPlan, Template, copies, skeleton};
+use crate::removal;
 use crate::standing::Standing;
 
 /// How long the host is taken to be as it was last seen: looking takes about a millisecond, and every create asks.
@@ -38,8 +41,10 @@ impl BaseTemplate {
         fs::create_dir_all(&layers)?;
         for entry in fs::read_dir(&layers)? {
             let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with('.') {
-                fs::remove_dir_all(entry.path())?;
+            if let Some(name) = entry.file_name().to_str().filter(|name| name.starts_with('.'))
+                && let Err(error) = removal::remove_tree(&layers, name)
+            {
+                warn!(layer = %entry.path().display(), %error, "what an interrupted build left stays");
             }
         }
         Ok(Self { layers, standing, current: Mutex::new(None) })

@@ -1,7 +1,7 @@
 //! The btrfs ioctls the pool needs: subvolumes, quotas and the file system's identity.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Inode number of the root directory of every subvolume, and the smallest number of a subvolume that users made.
@@ -141,6 +141,22 @@ pub(crate) fn remove_group(fd: impl AsFd, group: u64) -> io::Result<()> {
     unsafe { call(fd, request::<GroupCreate>(WRITE, 42), &mut argument) }
 }
 
+#[repr(C)]
+struct GroupAssign {
+    assign: u64,
+    member: u64,
+    parent: u64,
+}
+// SAFETY: three integers.
+unsafe impl Argument for GroupAssign {}
+
+/// Makes quota group `member` count in the group `parent`, which is of a higher level; EEXIST when it does already.
+pub(crate) fn assign_group(fd: impl AsFd, member: u64, parent: u64) -> io::Result<()> {
+    let mut argument = GroupAssign { assign: 1, member, parent };
+    // SAFETY: BTRFS_IOC_QGROUP_ASSIGN takes btrfs_ioctl_qgroup_assign_args, three 64-bit integers.
+    unsafe { call(fd, request::<GroupAssign>(WRITE, 41), &mut argument) }
+}
+
 /// What a new subvolume's quota group starts with: a limit and one group above it.
 #[repr(C)]
 struct Inherit {
@@ -167,13 +183,13 @@ struct VolumeArguments {
 unsafe impl Argument for VolumeArguments {}
 
 impl VolumeArguments {
-    fn named(name: &str) -> io::Result<Self> {
+    fn named(name: &[u8]) -> io::Result<Self> {
         let mut arguments =
             Self { fd: 0, transaction: 0, flags: 0, inherit_size: 0, inherit: 0, unused: [0; 2], name: [0; 4040] };
-        if name.len() > 255 || name.contains(['/', '\0']) {
+        if name.len() > 255 || name.iter().any(|byte| matches!(byte, b'/' | b'\0')) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        arguments.name[..name.len()].copy_from_slice(name.as_bytes());
+        arguments.name[..name.len()].copy_from_slice(name);
         Ok(arguments)
     }
 }
@@ -188,7 +204,7 @@ pub(crate) struct Charge {
 /// Makes an empty subvolume `name` in the directory `parent`, limited from its first byte on.
 pub(crate) fn create_subvolume(parent: impl AsFd, name: &str, charge: Option<Charge>) -> io::Result<()> {
     // SAFETY: BTRFS_IOC_SUBVOL_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2, which need no descriptor.
-    unsafe { make(parent, request::<VolumeArguments>(WRITE, 24), VolumeArguments::named(name)?, charge) }
+    unsafe { make(parent, request::<VolumeArguments>(WRITE, 24), VolumeArguments::named(name.as_bytes())?, charge) }
 }
 
 /// Makes the subvolume `name` in the directory `parent` what the subvolume `source` is now. What `source` has not written out
@@ -199,7 +215,8 @@ pub(crate) fn snapshot_subvolume(
     name: &str,
     charge: Option<Charge>,
 ) -> io::Result<()> {
-    let arguments = VolumeArguments { fd: source.as_fd().as_raw_fd().into(), ..VolumeArguments::named(name)? };
+    let arguments =
+        VolumeArguments { fd: source.as_fd().as_raw_fd().into(), ..VolumeArguments::named(name.as_bytes())? };
     // SAFETY: BTRFS_IOC_SNAP_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2; the borrow keeps `source` open.
     unsafe { make(parent, request::<VolumeArguments>(WRITE, 23), arguments, charge) }
 }
@@ -236,8 +253,9 @@ unsafe fn make(
 }
 
 /// Deletes the subvolume `name` in the directory `parent`. It is gone at once; its space comes back in the background.
-pub(crate) fn destroy_subvolume(parent: impl AsFd, name: &str) -> io::Result<()> {
-    let mut arguments = VolumeArguments::named(name)?;
+/// ENOTEMPTY while subvolumes are nested in it.
+pub(crate) fn destroy_subvolume(parent: impl AsFd, name: impl AsRef<[u8]>) -> io::Result<()> {
+    let mut arguments = VolumeArguments::named(name.as_ref())?;
     // SAFETY: BTRFS_IOC_SNAP_DESTROY_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2.
     unsafe { call(parent, request::<VolumeArguments>(WRITE, 63), &mut arguments) }
 }
@@ -257,6 +275,48 @@ pub(crate) fn subvolume_id(fd: impl AsFd) -> io::Result<u64> {
     // SAFETY: BTRFS_IOC_INO_LOOKUP takes the 4096 bytes of btrfs_ioctl_ino_lookup_args.
     unsafe { call(fd, request::<InodeLookup>(READ | WRITE, 18), &mut lookup) }?;
     Ok(lookup.tree)
+}
+
+/// The flags of a subvolume: one bit says that it is read-only.
+struct SubvolumeFlags(#[expect(dead_code, reason = "the kernel reads it")] u64);
+// SAFETY: one integer.
+unsafe impl Argument for SubvolumeFlags {}
+
+/// Makes a read-only subvolume, whose root directory `fd` is, writable again.
+pub(crate) fn make_writable(fd: impl AsFd) -> io::Result<()> {
+    let mut none = SubvolumeFlags(0);
+    // SAFETY: BTRFS_IOC_SUBVOL_SETFLAGS takes one 64-bit integer.
+    unsafe { call(fd, request::<SubvolumeFlags>(WRITE, 26), &mut none) }
+}
+
+#[repr(C)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    /// The inode's number and its subvolume's, each low half first, then the generation.
+    inode: [u32; 2],
+    tree: [u32; 2],
+    generation: u32,
+}
+
+/// Opens the directory with the inode number `directory` in subvolume `tree` of the file system that holds `fd`. No path
+/// leads there, so that none is too long.
+pub(crate) fn open_directory(fd: impl AsFd, tree: u64, directory: u64) -> io::Result<OwnedFd> {
+    /// The kernel's FILEID_BTRFS_WITHOUT_PARENT.
+    const WITHOUT_PARENT: i32 = 0x4d;
+    let halves = |number: u64| [number as u32, (number >> 32) as u32];
+    // Generation 0 stands for any.
+    let (inode, tree) = (halves(directory), halves(tree));
+    let mut handle = FileHandle { bytes: 20, kind: WITHOUT_PARENT, inode, tree, generation: 0 };
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the handle says how many bytes follow its head, and has them; the borrow keeps the descriptor open.
+    let opened =
+        unsafe { libc::open_by_handle_at(fd.as_fd().as_raw_fd(), std::ptr::from_mut(&mut handle).cast(), flags) };
+    if opened < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given it to this process, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 
 /// Writes everything out and wakes the cleaner, which gives back the space of deleted subvolumes; `syncfs` does not.
@@ -296,56 +356,99 @@ pub(crate) struct Chunk {
     pub(crate) length: u64,
 }
 
-/// The chunks of a file system with one disk and one copy of everything, as the pool's image has.
-pub(crate) fn chunks(fd: impl AsFd) -> io::Result<Vec<Chunk>> {
-    const CHUNK_TREE: u64 = 3;
-    const CHUNK_ITEM: u32 = 228;
-    /// As many as fit into one answer.
-    const ITEMS: u32 = 32;
-    let mut chunks = Vec::new();
-    let mut first_offset = 0;
-    loop {
+/// Gives every item of one object and type in `tree` to `take`, in order: the offset of its key, and its content.
+fn search(
+    fd: impl AsFd,
+    tree: u64,
+    object: u64,
+    kind: u32,
+    mut take: impl FnMut(u64, &[u8]) -> Option<()>,
+) -> io::Result<()> {
+    let mut next = Some(0);
+    while let Some(first_offset) = next {
         let mut search = TreeSearch {
-            tree: CHUNK_TREE,
-            first_object: FIRST_FREE_OBJECT,
-            last_object: FIRST_FREE_OBJECT,
+            tree,
+            first_object: object,
+            last_object: object,
             first_offset,
             last_offset: u64::MAX,
             first_transaction: 0,
             last_transaction: u64::MAX,
-            first_type: CHUNK_ITEM,
-            last_type: CHUNK_ITEM,
-            items: ITEMS,
+            first_type: kind,
+            last_type: kind,
+            items: u32::MAX,
             unused: 0,
             unused_more: [0; 4],
             found: [0; 3992],
         };
         // SAFETY: BTRFS_IOC_TREE_SEARCH takes the 4096 bytes of btrfs_ioctl_search_args, which this type is.
         unsafe { call(&fd, request::<TreeSearch>(READ | WRITE, 17), &mut search) }?;
+        next = None;
         let mut rest = &search.found[..];
         for _ in 0..search.items {
-            let (offset, chunk, next) = parse_chunk(rest).ok_or(io::ErrorKind::InvalidData)?;
-            chunks.push(chunk);
-            first_offset = offset + 1;
-            rest = next;
-        }
-        if search.items < ITEMS {
-            return Ok(chunks);
+            let (offset, content, after) = split_item(rest).ok_or(io::ErrorKind::InvalidData)?;
+            take(offset, content).ok_or(io::ErrorKind::InvalidData)?;
+            next = offset.checked_add(1);
+            rest = after;
         }
     }
+    Ok(())
 }
 
-/// The first item of a search's answer: its logical address, the chunk, and what comes after it.
-fn parse_chunk(found: &[u8]) -> Option<(u64, Chunk, &[u8])> {
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+}
+
+/// The first item of a search's answer: the offset of its key, its content, and what comes after it.
+fn split_item(found: &[u8]) -> Option<(u64, &[u8], &[u8])> {
+    const HEADER: usize = 32;
+    let length = u32::from_le_bytes(found.get(28..HEADER)?.try_into().expect("4 bytes")) as usize;
+    let (content, after) = found.get(HEADER..)?.split_at_checked(length)?;
+    Some((word(found, 16)?, content, after))
+}
+
+/// The chunks of a file system with one disk and one copy of everything, as the pool's image has.
+pub(crate) fn chunks(fd: impl AsFd) -> io::Result<Vec<Chunk>> {
+    const CHUNK_TREE: u64 = 3;
+    const CHUNK_ITEM: u32 = 228;
+    let mut chunks = Vec::new();
+    search(fd, CHUNK_TREE, FIRST_FREE_OBJECT, CHUNK_ITEM, |_, content| {
+        chunks.push(parse_chunk(content)?);
+        Some(())
+    })?;
+    Ok(chunks)
+}
+
+fn parse_chunk(content: &[u8]) -> Option<Chunk> {
     /// Bits of a chunk's type.
     const DATA: u64 = 1;
-    const HEADER: usize = 32;
-    let word = |at: usize| found.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
-    let length = u32::from_le_bytes(found.get(28..HEADER)?.try_into().expect("4 bytes")) as usize;
     // struct btrfs_chunk: length, owner, stripe_len, type, 16 bytes of geometry; then the stripes: devid, offset.
-    let (bytes, kind, start) = (word(HEADER)?, word(HEADER + 24)?, word(HEADER + 56)?);
-    let chunk = Chunk { holds_metadata: kind & DATA == 0, start, length: bytes };
-    Some((word(16)?, chunk, found.get(HEADER + length..)?))
+    let (length, kind, start) = (word(content, 0)?, word(content, 24)?, word(content, 56)?);
+    Some(Chunk { holds_metadata: kind & DATA == 0, start, length })
+}
+
+/// A subvolume directly below another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Nested {
+    pub(crate) id: u64,
+    /// The subvolume that it lies in, and the inode number of the directory there.
+    pub(crate) parent: u64,
+    pub(crate) directory: u64,
+    pub(crate) name: Vec<u8>,
+}
+
+/// The subvolumes directly below the subvolume `parent` of the file system that holds `fd`.
+pub(crate) fn nested_in(fd: impl AsFd, parent: u64) -> io::Result<Vec<Nested>> {
+    const ROOT_TREE: u64 = 1;
+    const ROOT_REFERENCE: u32 = 156;
+    let mut found = Vec::new();
+    search(fd, ROOT_TREE, parent, ROOT_REFERENCE, |id, content| {
+        // struct btrfs_root_ref: directory, sequence, length of the name; then the name.
+        let name = content.get(18..)?.to_owned();
+        found.push(Nested { id, parent, directory: word(content, 0)?, name });
+        Some(())
+    })?;
+    Ok(found)
 }
 
 #[repr(C)]
@@ -371,4 +474,5 @@ const _: () = {
     assert!(size_of::<InodeLookup>() == 4096);
     assert!(size_of::<TreeSearch>() == 4096);
     assert!(size_of::<Inherit>() == 80);
+    assert!(size_of::<FileHandle>() == 28);
 };

@@ -17,6 +17,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use tracing::warn;
+
 use crate::boot::{Workshop, check_name};
 use crate::error::EngineError;
 use crate::standing::Standing;
@@ -68,7 +70,10 @@ impl VolumeDirectory {
             return Ok(None);
         }
         fs::create_dir_all(&volume.staging)?;
-        volume.clear_staging()?;
+        if let Err(error) = volume.clear_staging() {
+            // Sandboxes do not see it, and its space is the volume's own.
+            warn!(volume = %directory.display(), %error, "what an earlier server left half done in a volume stays");
+        }
         Ok(Some(volume))
     }
 }
@@ -82,7 +87,7 @@ impl Workshop {
     /// Makes an empty volume. Blocks.
     pub(crate) fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         check_name(name)?;
-        let volume = self.pool.create_volume(name, limit_bytes)?;
+        let volume = self.pool.create_shared_volume(name, limit_bytes)?;
         let created = VolumeDirectory::create(volume.path()).and_then(|directory| {
             self.pool.sync_new(&volume, &[&directory.files, &directory.staging])?;
             Ok(directory)
@@ -93,9 +98,18 @@ impl Workshop {
     /// Opens a volume that exists. Blocks.
     pub(crate) fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         check_name(name)?;
+        self.count_nested(name);
         let volume = self.pool.open_volume(name, limit_bytes)?;
         let opened = VolumeDirectory::open(volume.path()).map_err(EngineError::io(format!("prepare volume {name}")))?;
         let path = volume_files(volume.path());
         opened.ok_or_else(|| EngineError::FilesMissing { name: name.to_owned(), path })
+    }
+
+    /// Has the volume's limit count what is nested in it. Where that fails, the seccomp filter still refuses sandboxes to
+    /// nest anything.
+    pub(crate) fn count_nested(&self, name: &str) {
+        if let Err(error) = self.pool.count_nested(name) {
+            warn!(name, %error, "subvolumes inside a volume do not count against its limit");
+        }
     }
 }

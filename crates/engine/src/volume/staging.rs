@@ -6,17 +6,16 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, open, openat, renameat, renameat_with, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, open, openat, renameat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
 use super::VolumeDirectory;
 use super::content::{ContentError, Entry, Owner, sync};
 use super::path::VolumePath;
+use crate::removal::{names, remove_all};
 
 /// Names in staging are used once in the life of a server; its next one finds staging empty.
 static NEXT: AtomicU64 = AtomicU64::new(0);
-/// How often a directory is emptied again that somebody inside it still fills.
-const ATTEMPTS: usize = 64;
 
 fn fresh_name() -> CString {
     CString::new(NEXT.fetch_add(1, Ordering::Relaxed).to_string()).expect("a number has no zero byte")
@@ -95,7 +94,7 @@ impl VolumeDirectory {
             moved => moved.map_err(ContentError::about(path))?,
         }
         sync(directory.as_fd())?;
-        raze(&staging, doomed).map_err(io::Error::from)?;
+        remove_all(&staging, doomed).map_err(io::Error::from)?;
         Ok(())
     }
 
@@ -103,7 +102,7 @@ impl VolumeDirectory {
     pub(super) fn clear_staging(&self) -> io::Result<()> {
         let staging = self.open_staging()?;
         for name in names(&staging)? {
-            raze(&staging, name)?;
+            remove_all(&staging, name)?;
         }
         Ok(())
     }
@@ -129,51 +128,4 @@ fn thin_out(directory: &OwnedFd, name: &str) -> rustix::io::Result<bool> {
         }
     }
     Ok(false)
-}
-
-/// Removes what is called `name` in `staging`. Whoever made the tree decided how deep it is, so nothing here goes down with it:
-/// each directory found is lifted up into staging and waits for its turn.
-fn raze(staging: &OwnedFd, name: CString) -> rustix::io::Result<()> {
-    let (mut doomed, mut again) = (vec![name], 0);
-    while let Some(name) = doomed.pop() {
-        match unlinkat(staging, name.as_c_str(), AtFlags::empty()) {
-            Err(Errno::ISDIR) => {}
-            Ok(()) | Err(Errno::NOENT) => continue,
-            Err(error) => return Err(error),
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = openat(staging, name.as_c_str(), flags, Mode::empty())?;
-        for inner in names(&directory)? {
-            match unlinkat(&directory, inner.as_c_str(), AtFlags::empty()) {
-                Err(Errno::ISDIR) => {
-                    let lifted = fresh_name();
-                    renameat(&directory, inner.as_c_str(), staging, lifted.as_c_str())?;
-                    doomed.push(lifted);
-                }
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        match unlinkat(staging, name.as_c_str(), AtFlags::REMOVEDIR) {
-            // Somebody who works in there has made something meanwhile.
-            Err(Errno::NOTEMPTY) if again < ATTEMPTS => {
-                again += 1;
-                doomed.push(name);
-            }
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-fn names(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            names.push(entry.file_name().to_owned());
-        }
-    }
-    Ok(names)
 }

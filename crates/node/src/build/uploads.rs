@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use tokio::fs::{self, File};
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
+use tracing::warn;
 use uuid::Uuid;
 
 use super::plan::is_hash;
@@ -53,6 +54,16 @@ struct Link {
     ends: Instant,
 }
 
+async fn remove_unfinished(template: &Path) -> io::Result<()> {
+    let mut files = fs::read_dir(template).await?;
+    while let Some(file) = files.next_entry().await? {
+        if file.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            drop(Draft(file.path()));
+        }
+    }
+    Ok(())
+}
+
 fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token).into()
 }
@@ -62,20 +73,22 @@ impl Uploads {
         Self { root: root.to_owned(), links: Mutex::default() }
     }
 
-    /// Removes what was cut short, and what belongs to no template that `is_known`.
+    /// Removes what was cut short, and what belongs to no template that `is_known`. What cannot be removed is logged and
+    /// left.
     pub(crate) async fn sweep(&self, is_known: impl Fn(&str) -> bool) -> io::Result<()> {
         fs::create_dir_all(&self.root).await?;
         let mut templates = fs::read_dir(&self.root).await?;
         while let Some(template) = templates.next_entry().await? {
-            if !template.file_name().to_str().is_some_and(&is_known) {
-                fs::remove_dir_all(template.path()).await?;
-                continue;
-            }
-            let mut files = fs::read_dir(template.path()).await?;
-            while let Some(file) = files.next_entry().await? {
-                if file.file_name().to_string_lossy().starts_with(UNFINISHED) {
-                    drop(Draft(file.path()));
-                }
+            let path = template.path();
+            let swept = if template.file_name().to_str().is_some_and(&is_known) {
+                remove_unfinished(&path).await
+            } else if template.file_type().await?.is_dir() {
+                fs::remove_dir_all(&path).await
+            } else {
+                fs::remove_file(&path).await
+            };
+            if let Err(error) = swept {
+                warn!(path = %path.display(), %error, "archives of builds are left");
             }
         }
         Ok(())
@@ -247,8 +260,9 @@ mod tests {
         make("t1/whole");
         make("t1/.part-1");
         make("t2/whole");
+        std::fs::write(root.path().join("stray"), "").expect("written");
         Uploads::new(root.path()).sweep(|id| id == "t1").await.expect("it sweeps");
         assert_eq!(left(root.path()), 1);
-        assert!(!root.path().join("t2").exists());
+        assert!(!root.path().join("t2").exists() && !root.path().join("stray").exists());
     }
 }

@@ -52,6 +52,9 @@ pub(super) struct VolumeEntry {
     /// Of the archive.
     pub bytes: u64,
     pub sha256: String,
+    /// What the volume was charged of its limit; unknown in older backups, and where nothing is charged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charged_bytes: Option<u64>,
     /// Files changed while they were archived: each file of the archive is readable, together they
     /// may be no state that the volume ever had.
     #[serde(default)]

@@ -17,6 +17,7 @@ use crate::config::{self, Config, Overrides};
 use crate::runtime;
 use anyhow::{Context as _, bail};
 use clap::Args;
+use engine::Engine;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -26,8 +27,10 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tracing::warn;
 use url::Url;
 use workspace::config::ObjectsConfig;
 use workspace::snapshot::{ObjectKey, Objects};
@@ -38,6 +41,9 @@ const PIECE_BYTES: usize = 1 << 20;
 const READ_TRIES: usize = 3;
 /// GNU tar's exit code when files changed while it read them. Every other failure has another.
 const TAR_FILES_CHANGED: i32 = 1;
+/// A server that starts has the lock for as long as it deletes some subvolumes.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where backups are kept.
 #[derive(Args)]
@@ -156,14 +162,44 @@ impl Backup {
     }
 }
 
-/// Two backups at once would delete each other's snapshots.
+/// Two backups at once would delete each other's snapshots, and so would a server that starts.
 fn lock(data: &Path) -> anyhow::Result<File> {
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match try_lock(data)? {
+            Some(lock) => return Ok(lock),
+            // A server that starts has it while it removes what a killed backup left.
+            None if Instant::now() < deadline => std::thread::sleep(LOCK_INTERVAL),
+            None => bail!("another backup of {} is under way", data.display()),
+        }
+    }
+}
+
+/// None while a backup has it.
+fn try_lock(data: &Path) -> anyhow::Result<Option<File>> {
     let file = File::options().create(true).truncate(false).write(true).open(data.join("backup.lock"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => bail!("another backup of {} is under way", data.display()),
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(error).context("cannot lock the data directory for a backup"),
     }
+}
+
+/// Removes what a killed backup has left in a data directory and its pool, unless a backup runs. What cannot be removed is
+/// logged and left. The caller has the directory's lock, so that no backup begins to read the pool meanwhile.
+pub(crate) async fn remove_leftovers(data: &Path, engine: &Engine) {
+    let lock = match try_lock(data) {
+        Ok(Some(lock)) => lock,
+        Ok(None) => return,
+        Err(error) => return warn!(error = format!("{error:#}"), "what a killed backup left stays"),
+    };
+    if let Err(error) = remove_drafts(data) {
+        warn!(error = format!("{error:#}"), "what a killed backup left stays");
+    }
+    if let Err(error) = engine.remove_frozen_copies().await {
+        warn!(error = &error as &dyn std::error::Error, "what a killed backup left in the pool stays");
+    }
+    drop(lock);
 }
 
 /// One backup in the making.
@@ -281,7 +317,7 @@ impl Work {
         if let Some(last) = last.cloned()
             && self.target.size(&last.key()).await? == Some(last.bytes)
         {
-            return Ok(Some(last));
+            return Ok(Some(VolumeEntry { charged_bytes: volume.charged_bytes(), ..last }));
         }
         let mut command = tokio::process::Command::from(volume.archive());
         let mut tar =
@@ -302,7 +338,8 @@ impl Work {
             bail!("cannot archive volume {}: {}", volume.name, said.trim());
         }
         self.report.copied_bytes += bytes;
-        Ok(Some(VolumeEntry { name: volume.name.clone(), fingerprint, bytes, sha256, inconsistent }))
+        let (name, charged_bytes) = (volume.name.clone(), volume.charged_bytes());
+        Ok(Some(VolumeEntry { name, fingerprint, bytes, sha256, charged_bytes, inconsistent }))
     }
 
     /// Stores what `content` gives, unless it is not `expected`; its digest and length.
@@ -347,15 +384,19 @@ fn find_files(data: &Path) -> anyhow::Result<Vec<DurableFile>> {
 
 /// An empty directory for copies of databases. The backup's lock is held.
 fn make_drafts(data: &Path) -> anyhow::Result<TempDir> {
-    // A backup that was killed leaves its own.
-    match fs::remove_dir_all(data.join(source::DRAFTS)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot remove {}", data.join(source::DRAFTS).display()));
-        }
-        _ => {}
-    }
+    remove_drafts(data)?;
     let made = tempfile::Builder::new().prefix(source::DRAFTS).rand_bytes(0).tempdir_in(data);
     made.with_context(|| format!("cannot make {}", data.join(source::DRAFTS).display()))
+}
+
+/// Those of a backup that was killed. The backup's lock is held.
+fn remove_drafts(data: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(data.join(source::DRAFTS)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", data.join(source::DRAFTS).display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn entry(file: &DurableFile) -> FileEntry {

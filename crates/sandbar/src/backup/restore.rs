@@ -157,6 +157,12 @@ impl Restore {
                 eprintln!("volume {} of {}: {}", index + 1, manifest.volumes.len(), volume.name);
                 write_volume(target, volume, &pool).await?;
             }
+            // Only what is written out is charged.
+            pool.commit().context("cannot write the pool out")?;
+            for volume in &manifest.volumes {
+                engine::allow_for_restored(&pool, &volume.name, volume.charged_bytes)
+                    .with_context(|| format!("cannot limit volume {}", volume.name))?;
+            }
             pool.commit().context("cannot write the pool out")?;
         }
         for file in manifest.files.iter().filter(|file| file.database) {

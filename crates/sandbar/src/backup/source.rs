@@ -3,7 +3,8 @@
 //! A running server has the pool mounted in a mount namespace of its own, which its process leads
 //! to. On btrfs a volume is read from a read-only snapshot; elsewhere as it is, which is consistent
 //! for paused sandboxes, templates and volumes without a writer. A backup that was killed leaves
-//! its snapshots (`.backup-NAME`) in the pool until the next backup removes them.
+//! its snapshots (`.backup-NAME`) in the pool until the next backup or the next start of the server
+//! removes them.
 
 use super::manifest::{Root, hex};
 use crate::data::{self, DataDirectory, Found};
@@ -180,6 +181,11 @@ impl Frozen {
     /// Whether the volume itself is read, which sandboxes can change meanwhile.
     pub(super) fn is_live(&self) -> bool {
         self.copy.is_none()
+    }
+
+    /// What the volume is charged of its limit, where that is known.
+    pub(super) fn charged_bytes(&self) -> Option<u64> {
+        self.copy.as_ref().and_then(FrozenCopy::charged_bytes)
     }
 
     /// Whether a volume that is read itself was deleted meanwhile.

@@ -157,7 +157,7 @@ impl Down {
             save::note_ended(target, &kept).await;
             Ok(())
         })?;
-        engine::remove_shared_files(directory.path()).context("cannot remove the templates' files")?;
+        up::remove_shared_files(directory.path());
         directory.forget_server();
         self.report(server, by_server * usize::from(server.is_some()) + left, &kept);
         Ok(())

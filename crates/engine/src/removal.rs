@@ -1,0 +1,178 @@
+//! Removes trees that untrusted code has made: of any depth, with locked directories, perhaps while it still writes there.
+//! Nothing goes down with the tree: each directory found is lifted up into the one above all others and waits for its turn,
+//! so that neither the stack nor the open descriptors grow. Links are removed, never followed.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, chmod, fchmod, open, openat, openat2,
+    renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::pool::unlock;
+
+/// How often a directory is emptied again that a process inside it still fills.
+const ATTEMPTS: usize = 64;
+/// Subvolumes inside subvolumes: nothing can be lifted from one into another.
+const DEEPEST_SUBVOLUME: usize = 64;
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Removes what is called `name` in the directory at `parent`; absent is fine.
+pub(crate) fn remove_tree(parent: &Path, name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    let parent = open(parent, DIRECTORY, Mode::empty())?;
+    let directory = match open_directory(&parent, &name) {
+        Ok(directory) => directory,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(unlink(&parent, &name, AtFlags::empty())?),
+        Err(error) => return Err(error.into()),
+    };
+    // Lifted into the doomed directory itself: a crash leaves nothing beside it.
+    remove_content(&directory, 0)?;
+    Ok(unlink(&parent, &name, AtFlags::REMOVEDIR)?)
+}
+
+/// Removes what is called `name` in `staging`, which is on the same file system and has room for what is lifted.
+pub(crate) fn remove_all(staging: &OwnedFd, name: CString) -> rustix::io::Result<()> {
+    remove_below(staging, vec![name], 0)
+}
+
+fn remove_content(directory: &OwnedFd, depth: usize) -> rustix::io::Result<()> {
+    if depth > DEEPEST_SUBVOLUME {
+        return Err(Errno::LOOP);
+    }
+    remove_below(directory, names(directory)?, depth)
+}
+
+fn remove_below(staging: &OwnedFd, mut doomed: Vec<CString>, depth: usize) -> rustix::io::Result<()> {
+    let mut again = 0;
+    while let Some(name) = doomed.pop() {
+        match unlink(staging, &name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => {}
+            Ok(()) => continue,
+            Err(error) => return Err(error),
+        }
+        let directory = match open_directory(staging, &name) {
+            Err(Errno::NOENT) => continue,
+            opened => opened?,
+        };
+        for inner in names(&directory)? {
+            match unlink(&directory, &inner, AtFlags::empty()) {
+                Err(Errno::ISDIR) => {}
+                removed => {
+                    removed?;
+                    continue;
+                }
+            }
+            match lift(&directory, &inner, staging) {
+                Ok(lifted) => doomed.push(lifted),
+                Err(Errno::NOENT) => {}
+                // The root of a subvolume: what is in it stays in it.
+                Err(Errno::XDEV) => {
+                    remove_content(&directory, depth + 1)?;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match unlink(staging, &name, AtFlags::REMOVEDIR) {
+            // A process that works in there has made something meanwhile.
+            Err(Errno::NOTEMPTY) if again < ATTEMPTS => {
+                again += 1;
+                doomed.push(name);
+            }
+            removed => removed?,
+        }
+    }
+    Ok(())
+}
+
+/// Unlocks the directory and the entry where that is what the kernel refuses for. Absent is fine.
+fn unlink(directory: &OwnedFd, name: &CString, flags: AtFlags) -> rustix::io::Result<()> {
+    let unlinked = match unlinkat(directory, name.as_c_str(), flags) {
+        Err(Errno::PERM | Errno::ROFS) => {
+            unlock(directory);
+            unlock_entry(directory, name);
+            unlinkat(directory, name.as_c_str(), flags)
+        }
+        Err(Errno::ACCESS) => {
+            // Of one id: what a program has closed to itself.
+            let _ = fchmod(directory, Mode::RWXU);
+            unlinkat(directory, name.as_c_str(), flags)
+        }
+        unlinked => unlinked,
+    };
+    if unlinked == Err(Errno::NOENT) { Ok(()) } else { unlinked }
+}
+
+/// Renames the directory `name` to a free name in `staging`.
+fn lift(directory: &OwnedFd, name: &CString, staging: &OwnedFd) -> rustix::io::Result<CString> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut is_unlocked = false;
+    loop {
+        let lifted = format!(".removing-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let lifted = CString::new(lifted).expect("a number has no zero byte");
+        match renameat_with(directory, name.as_c_str(), staging, lifted.as_c_str(), RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(lifted),
+            Err(Errno::EXIST) => {}
+            Err(Errno::PERM | Errno::ROFS | Errno::ACCESS) if !is_unlocked => {
+                is_unlocked = true;
+                let _ = fchmod(directory, Mode::RWXU);
+                unlock(directory);
+                // A directory that moves gets another parent, which is a write to itself.
+                unlock_entry(directory, name);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Opens a directory without leaving the file system by a mount: what is mounted there is not ours to remove.
+fn open_directory(parent: &OwnedFd, name: &CString) -> rustix::io::Result<OwnedFd> {
+    let open = || openat2(parent, name.as_c_str(), DIRECTORY, Mode::empty(), ResolveFlags::NO_XDEV);
+    match open() {
+        Err(Errno::ACCESS) => {
+            allow_owner(parent, name)?;
+            open()
+        }
+        opened => opened,
+    }
+}
+
+/// Gives the directory `name` back to its owner, who has closed it. Held while that is done: the name may become a link.
+fn allow_owner(parent: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = openat(parent, name.as_c_str(), flags, Mode::empty())?;
+    chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::RWXU)
+}
+
+/// Only files and directories can be locked, and only they are opened without an effect.
+fn unlock_entry(parent: &OwnedFd, name: &CString) {
+    let Ok(found) = statat(parent, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW) else { return };
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Directory => drop(allow_owner(parent, name)),
+        FileType::RegularFile => {}
+        _ => return,
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    if let Ok(entry) = openat(parent, name.as_c_str(), flags, Mode::empty()) {
+        unlock(&entry);
+    }
+}
+
+/// What a directory holds.
+pub(crate) fn names(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
+}
