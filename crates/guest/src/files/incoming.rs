@@ -1,10 +1,11 @@
 //! One file of a `POST /files` on its way to its place: until all of it has arrived, the file that is
 //! there stays as it is.
 //!
-//! A small file is gathered in memory and then written in place, as E2B's daemon does: hard links,
-//! mode and watchers see a write. A larger one is written to a draft beside its place, which then
-//! takes the name of the file before. Where there is no file before, it is written under its own
-//! name, so that watchers see that name alone, and removed if the upload breaks off.
+//! A small file is gathered in memory, a larger one is written as it arrives. What replaces a file
+//! with content is written to a draft beside it, which then takes its name: a disk without room for
+//! it costs the upload and not the file. Where there is no file before, or an empty one, it is
+//! written under its own name, so that watchers see that name alone, and what is new is removed if
+//! the upload fails.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -29,18 +30,26 @@ pub(super) struct IncomingFile {
     writing: Option<Writing>,
 }
 
+/// How much of the content is there when it is first written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Arrived {
+    All,
+    /// The upload may break off.
+    Part,
+}
+
 struct Writing {
     writer: FileWriter,
     place: Place,
 }
 
-/// Where the content of a large file goes.
+/// Where the content goes.
 enum Place {
     /// Beside the file before.
     Draft(Draft),
     /// There was no file before.
     New(NewFile),
-    /// What is at the path has no neighbours, or is no plain file: it is written as it is.
+    /// What is at the path is empty, has no neighbours, or is no plain file: it is written as it is.
     Existing,
 }
 
@@ -88,7 +97,7 @@ impl IncomingFile {
         let writing = match &mut self.writing {
             Some(writing) => writing,
             None => {
-                let mut writing = self.begin()?;
+                let mut writing = self.begin(Arrived::Part)?;
                 writing.writer.write(&std::mem::take(&mut self.gathered))?;
                 self.writing.insert(writing)
             }
@@ -97,11 +106,14 @@ impl IncomingFile {
     }
 
     /// All of it has arrived.
-    pub(super) fn finish(self, metadata: &Metadata) -> Result<WrittenFile, HttpError> {
-        let Some(Writing { writer, place }) = self.writing else {
-            let mut writer = FileWriter::create(self.path, &self.user)?;
-            writer.write(&self.gathered)?;
-            return writer.finish(metadata);
+    pub(super) fn finish(mut self, metadata: &Metadata) -> Result<WrittenFile, HttpError> {
+        let Writing { writer, place } = match self.writing.take() {
+            Some(writing) => writing,
+            None => {
+                let mut writing = self.begin(Arrived::All)?;
+                writing.writer.write(&self.gathered)?;
+                writing
+            }
         };
         let written = writer.finish(metadata)?;
         let draft = match place {
@@ -117,13 +129,14 @@ impl IncomingFile {
         Ok(WrittenFile { name, path: self.path.to_string_lossy().into_owned(), ..written })
     }
 
-    fn begin(&self) -> Result<Writing, HttpError> {
+    fn begin(&self, arrived: Arrived) -> Result<Writing, HttpError> {
         // A link that leads nowhere stays one: what it names is made.
         if fs::symlink_metadata(&self.path).is_err() {
             let writer = FileWriter::create(self.path.clone(), &self.user)?;
             return Ok(Writing { writer, place: Place::New(NewFile::created_at(&self.path)) });
         }
-        if fs::metadata(&self.path).is_ok_and(|found| found.is_file()) {
+        let is_worth_keeping = |found: fs::Metadata| found.is_file() && (found.len() > 0 || arrived == Arrived::Part);
+        if fs::metadata(&self.path).is_ok_and(is_worth_keeping) {
             let draft = Draft::beside(&self.path);
             match FileWriter::create(draft.path.clone(), &self.user) {
                 Ok(writer) => return Ok(Writing { writer, place: Place::Draft(draft) }),

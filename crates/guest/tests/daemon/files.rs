@@ -292,6 +292,38 @@ fn a_full_disk_is_507_after_the_whole_upload() {
 }
 
 #[test]
+fn a_full_disk_leaves_the_file_that_an_upload_was_to_replace() {
+    let guest = Guest::start();
+    // A file system that only the guest sees.
+    let small = guest.base().join("small").display().to_string();
+    let run = |line: &str| {
+        let root = [("authorization", "Basic cm9vdDo=")];
+        guest.run_with(&format!("cd {small} && {{ {line}; }}"), &json!({}), &root).out()
+    };
+    let path = format!("{small}/kept");
+    let read = || guest.get(&format!("/files?path={}", encode(&path))).body;
+    let (old, new) = (pattern(50_000), pattern(200_000));
+    assert_eq!(guest.upload(&path, &old).status, 200);
+    run("cat /dev/zero >filler 2>/dev/null");
+    // One step of freed room at a time, so that the disk gets full before, in and after the content.
+    let mut refusals = 0;
+    loop {
+        let answer = guest.upload(&path, &new);
+        if answer.status == 200 {
+            break;
+        }
+        refused(&answer, 507, "not enough disk space available");
+        refusals += 1;
+        assert!(read() == old, "at refusal {refusals}");
+        assert_eq!(run("ls -A"), "filler\nkept\n", "no draft stays");
+        assert!(refusals < 100, "there is room by then");
+        run("truncate -s -16384 filler");
+    }
+    assert!(refusals > 1, "{refusals} refusals");
+    assert!(read() == new);
+}
+
+#[test]
 fn metadata_is_stored_replaced_and_seen_everywhere() {
     let guest = Guest::start();
     let target = "/files?path=noted";
