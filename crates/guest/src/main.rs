@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use guest::Inherited;
 use guest::sys::{keep_heap_small, take_descriptor, welcome_signals};
 use protocol::guest::{CONFIG_FD, ENVD_PORT, GuestConfig, LISTENER_FD};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 fn main() -> ExitCode {
     match start() {
@@ -21,6 +22,9 @@ fn main() -> ExitCode {
 }
 
 fn start() -> io::Result<()> {
+    // Where a sandbox has a single id, its code has the guest's: without this it could trace the guest, read the access token
+    // from its memory and take its listener. An exec resets it, so processes of the sandbox can trace each other.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let listener = UnixListener::from(take_descriptor(LISTENER_FD)?);
     let mut text = Vec::new();
     File::from(take_descriptor(CONFIG_FD)?).read_to_end(&mut text)?;
