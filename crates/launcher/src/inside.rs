@@ -164,11 +164,13 @@ fn write_if_different(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
+/// The limit of a core dump in bytes, soft and hard. With a limit of exactly 1 the kernel neither writes a file nor runs the
+/// crash handler that `core_pattern` of the host names; with 0 it still runs the handler, as root of the host, on memory of the
+/// sandbox's choice. The system-call filter keeps programs from changing the limit.
+const CORE_BYTES: u64 = 1;
+
 fn set_resource_limits() -> rustix::io::Result<()> {
-    // A core file of a huge process would eat the sandbox's disk; who wants one can raise the soft limit. One byte rather than none,
-    // because that alone also keeps the kernel from starting the host's crash handler.
-    let core = Rlimit { current: Some(1), ..getrlimit(Resource::Core) };
-    setrlimit(Resource::Core, core)?;
+    setrlimit(Resource::Core, Rlimit { current: Some(CORE_BYTES), maximum: Some(CORE_BYTES) })?;
     // Raising the hard limit takes a capability that root in a container may lack.
     let all = Rlimit { current: Some(OPEN_FILES), maximum: Some(OPEN_FILES) };
     setrlimit(Resource::Nofile, all).or_else(|_| {

@@ -34,13 +34,22 @@ pub(super) enum Guard {
         argument: u8,
         values: &'static [u32],
     },
-    /// One of `values`, or `other` if `then` holds.
-    AmongOr {
+    /// What the case of the argument's bits in `mask` says, or else `otherwise`.
+    Switch {
         argument: u8,
-        values: &'static [u32],
-        other: u32,
-        then: &'static Guard,
+        mask: u32,
+        cases: &'static [(u32, &'static Guard)],
+        otherwise: &'static Guard,
     },
+    /// Whether all 64 bits of a pointer are zero.
+    Null {
+        argument: u8,
+        then: &'static Guard,
+        otherwise: &'static Guard,
+    },
+    Always,
+    /// The call is not made and answers this number; 0 is success.
+    Answer(i32),
     /// Anything but `value` in the bits of `mask`, and `then` holds.
     Unlike {
         argument: u8,
@@ -177,11 +186,26 @@ fn guarded(guard: Guard) -> Vec<Instruction> {
         Guard::NotAmong { argument, values } => {
             [vec![load(argument)], comparisons(values, 1), vec![allow, refuse]].concat()
         }
-        Guard::AmongOr { argument, values, other, then } => {
-            // other? then skip two (refuse, allow) to the second guard.
-            let tail = [vec![instruction(JUMP_EQUAL, 2, 0, other), refuse, allow], guarded(*then)].concat();
-            [vec![load(argument)], comparisons(values, 2), tail].concat()
+        Guard::Switch { argument, mask, cases, otherwise } => {
+            let mut code = vec![load(argument), instruction(AND, 0, 0, mask)];
+            for (value, guard) in cases {
+                let case = guarded(**guard);
+                let over = u8::try_from(case.len()).expect("guards are short");
+                code.push(instruction(JUMP_EQUAL, 0, over, *value));
+                code.extend(case);
+            }
+            [code, guarded(*otherwise)].concat()
         }
+        Guard::Null { argument, then, otherwise } => {
+            let (low, mut high) = (load(argument), load(argument));
+            high.k += 4;
+            let then = guarded(*then);
+            let over = u8::try_from(then.len()).expect("guards are short");
+            let tests = [low, instruction(JUMP_EQUAL, 0, over + 2, 0), high, instruction(JUMP_EQUAL, 0, over, 0)];
+            [tests.to_vec(), then, guarded(*otherwise)].concat()
+        }
+        Guard::Always => vec![allow],
+        Guard::Answer(errno) => vec![instruction(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned())],
         Guard::Unlike { argument, mask, value, then } => {
             let head = vec![load(argument), instruction(AND, 0, 0, mask), instruction(JUMP_EQUAL, 0, 1, value), refuse];
             [head, guarded(*then)].concat()
@@ -199,7 +223,7 @@ fn guarded(guard: Guard) -> Vec<Instruction> {
 pub(super) mod tests {
     use super::*;
 
-    #[derive(Debug, PartialEq, Eq)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(in super::super) enum Answer {
         Allow,
         Errno(i32),
