@@ -1,4 +1,5 @@
-//! `/proc`, `/sys`, `/dev` and `/run` of a sandbox: its own instances, with what tells about or reaches the host masked.
+//! `/proc`, `/sys`, `/dev` and `/run` of a sandbox: its own instances. What of `/proc` tells about or reaches the host is masked; of
+//! `/sys` only what a list names is there.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,40 +10,84 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, mkdir};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, mount_remount, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, mount_remount, move_mount,
+    open_tree, unmount,
 };
 
 use crate::failure::{At, Failure};
 use crate::spec::Spec;
 
-/// Files shown as empty.
-const MASKED_FILES: [&str; 11] = [
+/// Files shown as empty: they tell of the host (its command line, memory, keys, disks, modules) or of what other sandboxes do
+/// (interrupts, locks, counters of memory and disks).
+///
+/// Left alone although they tell of the whole machine, because programs fail or misjudge without them: `stat` and `loadavg` (top,
+/// uptime, psutil, load averages of every language), `meminfo` and `cpuinfo` (free, nproc, allocators), `uptime`, `version`,
+/// `filesystems`, `cgroups` (the JVM tells by it which version it is in). They are sums over all sandboxes.
+const MASKED_FILES: [&str; 21] = [
+    "/proc/buddyinfo",
     "/proc/cmdline",
     "/proc/config.gz",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/key-users",
+    "/proc/diskstats",
+    "/proc/interrupts",
     "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/key-users",
+    "/proc/keys",
     "/proc/kpagecount",
     "/proc/latency_stats",
+    "/proc/locks",
+    "/proc/modules",
+    "/proc/partitions",
     "/proc/sched_debug",
-    "/proc/timer_list",
+    "/proc/softirqs",
+    "/proc/swaps",
     "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/proc/vmstat",
+    "/proc/zoneinfo",
 ];
 /// Directories shown as empty.
-const MASKED_DIRECTORIES: [&str; 9] = [
+const MASKED_DIRECTORIES: [&str; 8] = [
     "/proc/acpi",
     "/proc/asound",
+    "/proc/bus",
+    "/proc/driver",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/pressure",
     "/proc/scsi",
-    "/sys/firmware",
-    "/sys/kernel/debug",
-    "/sys/kernel/security",
-    "/sys/kernel/tracing",
-    "/sys/devices/virtual/powercap",
-    "/sys/fs/bpf",
 ];
-const READ_ONLY_DIRECTORIES: [&str; 4] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"];
+const READ_ONLY_DIRECTORIES: [&str; 1] = ["/proc/sys"];
+/// All that a sandbox sees of sysfs, each with the directories that lead there: processors (lscpu, nproc, the JVM, Chromium), its own
+/// network devices, and whether memory comes in huge pages (allocators). The rest names the host's disks, file systems, modules
+/// and devices, with counters of each: `fs/btrfs` the use of every sandbox, `block/loop*` the data directory. NUMA nodes are
+/// among it, because each has the machine's counters of memory.
+const SHOWN_OF_SYS: [&str; 4] =
+    ["class/net", "devices/system/cpu", "devices/virtual/net", "kernel/mm/transparent_hugepage"];
+/// Directories of `/sys`, parents first: those that lead to what is shown, and those that programs list and may find empty.
+const SYS_DIRECTORIES: [&str; 18] = [
+    "block",
+    "bus",
+    "class",
+    "class/block",
+    "class/net",
+    "dev",
+    "devices",
+    "devices/system",
+    "devices/system/cpu",
+    "devices/virtual",
+    "devices/virtual/net",
+    "firmware",
+    "fs",
+    "fs/cgroup",
+    "kernel",
+    "kernel/mm",
+    "kernel/mm/transparent_hugepage",
+    "module",
+];
+/// Where `/sys` is put together: on the sandbox's `/dev`, before anything of the sandbox runs.
+const SYS_DRAFT: &str = "/dev/.sys";
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
@@ -67,6 +112,7 @@ const READ_ONLY: MountFlags = MountFlags::BIND
 /// Mounts that wait for the sandbox's root to be entered.
 pub(super) struct Tree {
     proc: OwnedFd,
+    sysfs: OwnedFd,
     sys: OwnedFd,
     cgroup: Option<OwnedFd>,
     dev: OwnedFd,
@@ -97,7 +143,8 @@ impl Tree {
             .collect::<Result<_, Failure>>()?;
         Ok(Self {
             proc: make("proc", &[], INERT)?,
-            sys: make("sysfs", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
+            sysfs: make("sysfs", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
+            sys: make("tmpfs", &[("mode", "755"), ("size", "64k"), ("nr_inodes", "64")], INERT)?,
             cgroup: (unified_cgroups() && spec.cgroup_unified.is_some())
                 .then(|| make("cgroup2", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY))
                 .transpose()?,
@@ -127,11 +174,29 @@ impl Tree {
         attach(&self.run, Path::new("/run"))?;
         mkdir("/run/lock", Mode::from_raw_mode(0o1777)).at("make /run/lock")?;
         attach(&self.proc, Path::new("/proc"))?;
-        attach(&self.sys, Path::new("/sys"))?;
-        if let Some(cgroup) = &self.cgroup {
-            place(cgroup, "/sys/fs/cgroup").at("mount /sys/fs/cgroup")?;
-        }
+        self.attach_sys()?;
         self.mask()
+    }
+
+    /// Puts `/sys` together beside its place: binds can be taken only from a sysfs that is mounted, and that one is at `/sys`.
+    fn attach_sys(&self) -> Result<(), Failure> {
+        attach(&self.sysfs, Path::new("/sys"))?;
+        mkdir(SYS_DRAFT, Mode::RWXU).at("make /sys")?;
+        place(&self.sys, SYS_DRAFT).at("make /sys")?;
+        for path in SYS_DIRECTORIES {
+            mkdir(format!("{SYS_DRAFT}/{path}"), Mode::from_raw_mode(0o755)).at("make /sys")?;
+        }
+        for path in SHOWN_OF_SYS {
+            let shown = mount_bind(format!("/sys/{path}"), format!("{SYS_DRAFT}/{path}"));
+            if_present(shown).at(&format!("show /sys/{path}"))?;
+        }
+        if let Some(cgroup) = &self.cgroup {
+            place(cgroup, format!("{SYS_DRAFT}/fs/cgroup")).at("mount /sys/fs/cgroup")?;
+        }
+        mount_remount(SYS_DRAFT, READ_ONLY, c"").at("make /sys read-only")?;
+        unmount("/sys", UnmountFlags::DETACH).at("hide the rest of sysfs")?;
+        place(&self.sys, "/sys").at("mount /sys")?;
+        fs::remove_dir(SYS_DRAFT).at("make /sys")
     }
 
     fn furnish_dev(&self) -> Result<(), Failure> {
