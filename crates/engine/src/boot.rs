@@ -389,7 +389,7 @@ fn prepare_volume(volume: &Volume, template: &Template, limit_bytes: u64) -> io:
 fn overlays_of(template: Template) -> Vec<Overlay> {
     let overlay = |plan: crate::rootfs::MountPlan| {
         let directory = plan.directory();
-        Overlay { at: plan.at, lowers: plan.lowers, directory }
+        Overlay { at: plan.at, lowers: plan.lowers, directory, of_host: plan.of_host }
     };
     template.mounts.into_iter().map(overlay).collect()
 }

@@ -30,7 +30,10 @@ pub(crate) fn is_own(volume: &Path) -> bool {
 
 /// What such a sandbox boots from. An overlay needs something beneath: `nothing` is an empty directory.
 pub(crate) fn template(nothing: PathBuf) -> Template {
-    Template { mounts: vec![MountPlan { at: "/".into(), lowers: vec![nothing] }], env: Default::default() }
+    Template {
+        mounts: vec![MountPlan { at: "/".into(), lowers: vec![nothing], of_host: false }],
+        env: Default::default(),
+    }
 }
 
 impl Workshop {

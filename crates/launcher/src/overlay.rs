@@ -1,22 +1,36 @@
 //! The sandbox's file tree: id-mapped layers joined by overlays, as detached mounts.
 //!
 //! Runs in the launcher, as root of the user namespace that is the sandbox's parent, in a mount namespace that ends with the
-//! launcher. Where that is the initial one, each layer is covered there by an id-mapped clone of itself, so that the overlay finds
-//! the mapped one under the layer's own path (overlays accept layers that are mounted nowhere only from kernel 6.15 on). Elsewhere
-//! the kernel maps no ids, and the files have those of the sandbox already.
+//! launcher. Where that is the initial one, each layer is covered there by an id-mapped clone of itself (overlays accept layers that
+//! are mounted nowhere only from kernel 6.15 on). Elsewhere the kernel maps no ids, and the files have those of the sandbox already.
+//!
+//! Overlays are told of their layers by descriptor (`/proc/self/fd/N`), because what they are told is what the sandbox reads in
+//! `/proc/self/mountinfo`: the data directory's path is none of its business.
+//!
+//! ```text
+//! upper ── overlay, by the sandbox's root ── screen: overlay, by a mounter who owns nothing and overrides no mode ── /usr
+//! ```
+//! An overlay opens the files of its layers with the rights of its mounter. Mapped ids alone would make the host's root the
+//! sandbox's, who would read what root alone may read. So layers of the host lie behind a second, read-only overlay whose mounter
+//! has the rights of no user: the kernel decides at each access, also about files that appear or change their mode later. Where
+//! ids are not mapped, the sandbox's root has no rights over the host's files to begin with, and no screen is needed.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, StatVfsMountFlags, fstatvfs, mkdir, stat};
+use rustix::fs::{CWD, Mode, OFlags, StatVfsMountFlags, fstatvfs, mkdir, open, stat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
-use rustix::thread::{CapabilitiesSecureBits, capabilities_secure_bits, set_capabilities_secure_bits};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits, set_capabilities,
+    set_capabilities_secure_bits,
+};
 
 use crate::failure::{At, Failure};
 use crate::spec::{Files, OnDisk, Overlay};
@@ -26,27 +40,114 @@ use crate::sys::process::set_file_system_ids;
 /// Builds every overlay of `files` and then every volume, in its order, for the ids that `user_namespace` maps.
 pub(crate) fn build(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Failure> {
     let make_all = || files.overlays.iter().try_for_each(|overlay| make_writable_directories(files, overlay));
-    let mount_all = || files.overlays.iter().map(|overlay| mount(files, overlay)).collect::<Result<Vec<_>, _>>();
+    let mount_all = |plans: &[Plan]| plans.iter().map(|plan| mount(plan, files.on_disk)).collect::<Result<Vec<_>, _>>();
     let share_all = |namespace| files.volumes.iter().map(|volume| clone_shared(&volume.source, namespace)).collect();
     let (mut mounts, volumes): (_, Result<Vec<_>, _>) = match files.on_disk {
         OnDisk::ZeroBased => {
             make_all()?;
             let volumes = share_all(Some(user_namespace));
-            cover_with_mapped(files, user_namespace)?;
-            (as_mapped_root(files.id_base, mount_all)?, volumes)
+            let sources = cover_with_mapped(files, user_namespace)?;
+            let screens = screen_all(files, &sources)?;
+            let plans = plan(files, &sources, &screens);
+            (as_mapped_root(files.id_base, || mount_all(&plans))?, volumes)
         }
         OnDisk::OfSandbox => {
-            let lowers = files.overlays.iter().flat_map(|overlay| &overlay.lowers);
-            for lower in lowers {
-                // The error of the mount would not say which of them is missing.
-                stat(lower).at(&format!("look at the layer {}", lower.display()))?;
-            }
-            let made = as_mapped_root(files.id_base, || make_all().and_then(|()| mount_all()))?;
-            (made, share_all(None))
+            as_mapped_root(files.id_base, make_all)?;
+            let sources = open_sources(files)?;
+            let plans = plan(files, &sources, &Screens::new());
+            (as_mapped_root(files.id_base, || mount_all(&plans))?, share_all(None))
         }
     };
     mounts.extend(volumes?);
     Ok(mounts)
+}
+
+/// Layers and the writable directory, open, by their paths.
+type Sources = BTreeMap<PathBuf, OwnedFd>;
+/// The screens of the overlays that have one, open, by where the overlay appears.
+type Screens = BTreeMap<PathBuf, OwnedFd>;
+
+/// One overlay in the names that the kernel is given.
+struct Plan {
+    at: PathBuf,
+    lowers: Vec<String>,
+    /// None: read-only.
+    writable: Option<Writable>,
+    /// A directory to mount on, for kernels that mount in one step only.
+    place: PathBuf,
+}
+
+struct Writable {
+    upper: String,
+    work: String,
+}
+
+/// The name of an open directory.
+fn name(descriptor: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
+fn plan(files: &Files, sources: &Sources, screens: &Screens) -> Vec<Plan> {
+    let writable = name(&sources[&files.writable]);
+    let plan = |overlay: &Overlay| Plan {
+        at: overlay.at.clone(),
+        lowers: match screens.get(&overlay.at) {
+            Some(screen) => vec![name(screen)],
+            None => overlay.lowers.iter().map(|lower| name(&sources[lower])).collect(),
+        },
+        writable: Some(Writable {
+            upper: format!("{writable}/{}/upper", overlay.directory),
+            work: format!("{writable}/{}/work", overlay.directory),
+        }),
+        place: files.writable.join(&overlay.directory),
+    };
+    files.overlays.iter().map(plan).collect()
+}
+
+/// Makes and places the screen of every overlay that has layers of the host.
+fn screen_all(files: &Files, sources: &Sources) -> Result<Screens, Failure> {
+    let of_host = files.overlays.iter().filter(|overlay| overlay.of_host);
+    of_host.map(|overlay| Ok((overlay.at.clone(), screen(files, overlay, sources)?))).collect()
+}
+
+/// The layers of `overlay` joined by a mounter without rights. It is placed in this namespace, over the lowest layer, which the
+/// mounter can reach, for kernels before 6.15.
+fn screen(files: &Files, overlay: &Overlay, sources: &Sources) -> Result<OwnedFd, Failure> {
+    let step = format!("screen the layers for {}", overlay.at.display());
+    let place = overlay.lowers.last().ok_or(Failure::closed(&step))?.clone();
+    // An overlay that is read-only needs two layers.
+    let empty = files.writable.join(&overlay.directory).join(EMPTY);
+    let empty = open(&empty, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at(&step)?;
+    let lowers = overlay.lowers.iter().map(|lower| &sources[lower]).chain([&empty]).map(name).collect();
+    let plan = Plan { at: overlay.at.clone(), lowers, writable: None, place };
+    let screen = without_rights(|| mount(&plan, files.on_disk))?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
+    move_mount(&screen, "", CWD, &plan.place, flags).at(&step)?;
+    Ok(screen)
+}
+
+/// Beside `upper` and `work`: an empty directory.
+const EMPTY: &str = "empty";
+
+/// Mounting is all that the mounter may do. Its user is root, whom the id-mapped layers show as the owner of no file.
+fn without_rights<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let before = capabilities(None).at("read the capabilities")?;
+    let effective = CapabilitySet::SYS_ADMIN;
+    set_capabilities(None, CapabilitySets { effective, ..before }).at("lay down the capabilities")?;
+    let result = work();
+    set_capabilities(None, before).at("take back the capabilities")?;
+    result
+}
+
+/// Opens layers and writable directory where ids are not mapped.
+fn open_sources(files: &Files) -> Result<Sources, Failure> {
+    let paths = files.overlays.iter().flat_map(|overlay| &overlay.lowers).chain([&files.writable]);
+    paths
+        .map(|path| {
+            let opened = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+            Ok((path.clone(), opened.at(&format!("look at the layer {}", path.display()))?))
+        })
+        .collect()
 }
 
 /// A directory that others have, too: what one of them makes set-user-id must not be so for another.
@@ -77,9 +178,13 @@ fn make_writable_directories(files: &Files, overlay: &Overlay) -> Result<(), Fai
         Some(lower) => Mode::from_raw_mode(stat(lower).at(&format!("look at the layer {}", lower.display()))?.st_mode),
         None => Mode::from_raw_mode(0o755),
     };
-    for (path, mode) in
-        [(&directory, Mode::RWXU), (&directory.join("upper"), mode), (&directory.join("work"), Mode::RWXU)]
-    {
+    for (path, mode) in [
+        (&directory, Mode::RWXU),
+        (&directory.join("upper"), mode),
+        (&directory.join("work"), Mode::RWXU),
+        // The mounter of a screen must be able to look into it.
+        (&directory.join(EMPTY), Mode::from_raw_mode(0o755)),
+    ] {
         match mkdir(path, mode) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error).at("make the writable directories"),
@@ -88,39 +193,35 @@ fn make_writable_directories(files: &Files, overlay: &Overlay) -> Result<(), Fai
     Ok(())
 }
 
-fn cover_with_mapped(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<(), Failure> {
-    let mut paths: Vec<&Path> =
-        files.overlays.iter().flat_map(|overlay| &overlay.lowers).map(PathBuf::as_path).collect();
-    paths.push(&files.writable);
-    paths.sort();
-    paths.dedup();
+/// Covers layers and writable directory by id-mapped clones of themselves, and gives these.
+fn cover_with_mapped(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Sources, Failure> {
+    let paths = files.overlays.iter().flat_map(|overlay| &overlay.lowers).chain([&files.writable]);
     // All are taken before any is covered: a covered path would give the mapped mount, which cannot be mapped again.
     let trees = paths
-        .iter()
         .map(|path| {
-            let tree = open_tree(CWD, *path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+            let tree = open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
                 .at(&format!("clone the mount of {}", path.display()))?;
             map_ids(tree.as_fd(), user_namespace).at(&format!("map the ids of {}", path.display()))?;
-            Ok((path, tree))
+            Ok((path.clone(), tree))
         })
-        .collect::<Result<Vec<_>, Failure>>()?;
-    for (path, tree) in trees {
+        .collect::<Result<Sources, Failure>>()?;
+    for (path, tree) in &trees {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
-        move_mount(&tree, "", CWD, *path, flags).at(&format!("cover {}", path.display()))?;
+        move_mount(tree, "", CWD, path, flags).at(&format!("cover {}", path.display()))?;
     }
-    Ok(())
+    Ok(trees)
 }
 
-fn mount(files: &Files, overlay: &Overlay) -> Result<OwnedFd, Failure> {
-    let mounted = match mount_by_context(files, overlay) {
+fn mount(plan: &Plan, on_disk: OnDisk) -> Result<OwnedFd, Failure> {
+    let mounted = match mount_by_context(plan, on_disk) {
         // Kernels before 6.5 do not know `lowerdir+`.
-        Err(Errno::INVAL) => mount_by_string(files, overlay),
+        Err(Errno::INVAL) => mount_by_string(plan, on_disk),
         other => other,
     };
-    let mount = mounted.at(&format!("mount the overlay for {}", overlay.at.display()))?;
+    let mount = mounted.at(&format!("mount the overlay for {}", plan.at.display()))?;
     let flags = fstatvfs(&mount).at("look at the new overlay")?.f_flag;
-    if flags.contains(StatVfsMountFlags::RDONLY) {
-        let step = format!("write to the overlay for {}", overlay.at.display());
+    if plan.writable.is_some() && flags.contains(StatVfsMountFlags::RDONLY) {
+        let step = format!("write to the overlay for {}", plan.at.display());
         return Err(io::Error::from_raw_os_error(libc::EROFS)).at(&step);
     }
     Ok(mount)
@@ -140,17 +241,17 @@ fn options(on_disk: OnDisk) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-fn mount_by_context(files: &Files, overlay: &Overlay) -> rustix::io::Result<OwnedFd> {
-    let directory = files.writable.join(&overlay.directory);
+fn mount_by_context(plan: &Plan, on_disk: OnDisk) -> rustix::io::Result<OwnedFd> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "source", "overlay")?;
-    for lower in &overlay.lowers {
+    for lower in &plan.lowers {
         fsconfig_set_string(&context, "lowerdir+", lower)?;
     }
-    // The kernel takes backslashes out of these two, but not out of `lowerdir+`.
-    fsconfig_set_string(&context, "upperdir", escaped(&directory.join("upper"), "\\"))?;
-    fsconfig_set_string(&context, "workdir", escaped(&directory.join("work"), "\\"))?;
-    for (key, value) in options(files.on_disk) {
+    if let Some(Writable { upper, work }) = &plan.writable {
+        fsconfig_set_string(&context, "upperdir", upper)?;
+        fsconfig_set_string(&context, "workdir", work)?;
+    }
+    for (key, value) in options(on_disk) {
         match *value {
             "" => fsconfig_set_flag(&context, *key)?,
             value => fsconfig_set_string(&context, *key, value)?,
@@ -160,41 +261,29 @@ fn mount_by_context(files: &Files, overlay: &Overlay) -> rustix::io::Result<Owne
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-/// All options in one string, which holds about 60 layers. Mounted over its own writable directory, for want of a better place in
-/// this namespace, and cloned from there.
-fn mount_by_string(files: &Files, overlay: &Overlay) -> rustix::io::Result<OwnedFd> {
-    let directory = files.writable.join(&overlay.directory);
-    let lowers: Vec<_> = overlay.lowers.iter().map(|lower| escaped(lower, ":,\\")).collect();
-    let mut options = format!("lowerdir={}", lowers.join(":"));
-    for (key, path) in [("upperdir", directory.join("upper")), ("workdir", directory.join("work"))] {
-        options += &format!(",{key}={}", escaped(&path, ",\\"));
+/// All options in one string, which holds some hundred layers. Mounted over a directory of its own in this namespace, for want of
+/// a better place, and cloned from there.
+fn mount_by_string(plan: &Plan, on_disk: OnDisk) -> rustix::io::Result<OwnedFd> {
+    let mut options = format!("lowerdir={}", plan.lowers.join(":"));
+    if let Some(Writable { upper, work }) = &plan.writable {
+        options += &format!(",upperdir={upper},workdir={work}");
     }
-    for (key, value) in self::options(files.on_disk) {
+    for (key, value) in self::options(on_disk) {
         options += &if value.is_empty() { format!(",{key}") } else { format!(",{key}={value}") };
     }
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-    rustix::mount::mount("overlay", &directory, "overlay", MountFlags::NODEV, options.as_c_str())?;
-    open_tree(CWD, &directory, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
-}
-
-fn escaped(path: &Path, special: &str) -> String {
-    let mut escaped = String::new();
-    for character in path.to_string_lossy().chars() {
-        if special.contains(character) {
-            escaped.push('\\');
-        }
-        escaped.push(character);
-    }
-    escaped
+    rustix::mount::mount("overlay", &plan.place, "overlay", MountFlags::NODEV, options.as_c_str())?;
+    open_tree(CWD, &plan.place, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::io::Write;
-    use std::process::{Command, Stdio};
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::{Child, Command, Stdio};
 
-    use rustix::fs::{OFlags, openat};
+    use rustix::fs::openat;
 
     use super::*;
     use crate::sys::namespace::unshare_mounts;
@@ -202,7 +291,7 @@ mod tests {
     const BASE: u32 = 0x6fff_0000;
 
     /// Builds an overlay of two layers in a thread with mounts of its own, and gives what a look at it yields.
-    fn with_layers(mount: fn(&Files, &Overlay) -> rustix::io::Result<OwnedFd>) -> (String, u32) {
+    fn with_layers(mount: fn(&Plan, OnDisk) -> rustix::io::Result<OwnedFd>) -> (String, u32) {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         for directory in ["new,la\\yer", "old:la\\yer", "writ\\able"] {
@@ -219,24 +308,17 @@ mod tests {
                 at: "/".into(),
                 lowers: vec![path("new,la\\yer"), path("old:la\\yer")],
                 directory: "root".into(),
+                of_host: false,
             }],
             volumes: Vec::new(),
         };
-        // Holds a user namespace open; ends with its standard input.
-        let mut holder =
-            Command::new("unshare").args(["-U", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let pipe = holder.stdin.as_mut().unwrap();
-        pipe.write_all(b"x").unwrap();
-        io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        for map in ["uid_map", "gid_map"] {
-            fs::write(format!("/proc/{}/{map}", holder.id()), format!("0 {BASE} 65536")).unwrap();
-        }
-        let user_namespace = fs::File::open(format!("/proc/{}/ns/user", holder.id())).unwrap();
+        let (mut holder, user_namespace) = hold_namespace();
         let seen = std::thread::spawn(move || {
             unshare_mounts().unwrap();
             make_writable_directories(&files, &files.overlays[0]).unwrap();
-            cover_with_mapped(&files, user_namespace.as_fd()).unwrap();
-            let overlay = as_mapped_root(BASE, || mount(&files, &files.overlays[0]).at("mount"));
+            let sources = cover_with_mapped(&files, user_namespace.as_fd()).unwrap();
+            let plan = &plan(&files, &sources, &Screens::new())[0];
+            let overlay = as_mapped_root(BASE, || mount(plan, OnDisk::ZeroBased).at("mount"));
             let mount = overlay.unwrap();
             let open =
                 |name, flags| openat(&mount, name, flags, Mode::from_raw_mode(0o644)).map(fs::File::from).unwrap();
@@ -251,6 +333,74 @@ mod tests {
         holder.wait().unwrap();
         assert_eq!(fs::read(path("writ\\able/root/upper/written")).unwrap(), b"x");
         seen
+    }
+
+    /// A process that keeps a user namespace with the ids from `BASE` on; it ends with its standard input.
+    fn hold_namespace() -> (Child, fs::File) {
+        let mut holder =
+            Command::new("unshare").args(["-U", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let pipe = holder.stdin.as_mut().unwrap();
+        pipe.write_all(b"x").unwrap();
+        io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        for map in ["uid_map", "gid_map"] {
+            fs::write(format!("/proc/{}/{map}", holder.id()), format!("0 {BASE} 65536")).unwrap();
+        }
+        let user_namespace = fs::File::open(format!("/proc/{}/ns/user", holder.id())).unwrap();
+        (holder, user_namespace)
+    }
+
+    #[test]
+    fn a_screen_shows_what_every_user_may_read() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        for (directory, mode) in [("layer", 0o755), ("host", 0o755), ("host/closed", 0o700), ("writable", 0o755)] {
+            fs::create_dir(path(directory)).unwrap();
+            fs::set_permissions(path(directory), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        for (file, mode) in
+            [("open", 0o644), ("owner", 0o600), ("group", 0o640), ("closed/inner", 0o644), ("later", 0o644)]
+        {
+            fs::write(path("host").join(file), file).unwrap();
+            fs::set_permissions(path("host").join(file), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let files = Files {
+            id_base: BASE,
+            on_disk: OnDisk::ZeroBased,
+            writable: path("writable"),
+            overlays: vec![Overlay {
+                at: "/usr".into(),
+                lowers: vec![path("layer"), path("host")],
+                directory: "at-usr".into(),
+                of_host: true,
+            }],
+            volumes: Vec::new(),
+        };
+        let (mut holder, user_namespace) = hold_namespace();
+        let later = fs::File::open(path("host/later")).unwrap();
+        let seen = std::thread::spawn(move || {
+            unshare_mounts().unwrap();
+            let mounts = build(&files, user_namespace.as_fd()).unwrap();
+            later.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+            let open =
+                |name: &str, flags| openat(&mounts[0], name, flags, Mode::from_raw_mode(0o600)).map(fs::File::from);
+            as_mapped_root(BASE, || {
+                let read = |name: &str| match open(name, OFlags::RDONLY) {
+                    Ok(file) => io::read_to_string(file).unwrap(),
+                    Err(error) => format!("{error:?}"),
+                };
+                let appended = open("owner", OFlags::WRONLY | OFlags::APPEND).map(drop);
+                open("own", OFlags::WRONLY | OFlags::CREATE).unwrap().write_all(b"own").unwrap();
+                let seen = ["open", "owner", "group", "closed/inner", "later", "own"].map(read);
+                Ok((seen, appended))
+            })
+            .unwrap()
+        });
+        let (seen, appended) = seen.join().unwrap();
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        let denied = || format!("{:?}", Errno::ACCESS);
+        assert_eq!(seen, ["open".to_owned(), denied(), denied(), denied(), denied(), "own".to_owned()]);
+        assert_eq!(appended, Err(Errno::ACCESS));
     }
 
     #[test]

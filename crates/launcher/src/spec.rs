@@ -82,8 +82,11 @@ pub struct Shared {
 pub struct Overlay {
     pub at: PathBuf,
     pub lowers: Vec<PathBuf>,
-    /// Inside [`Files::writable`]; holds `upper` and `work`.
+    /// Inside [`Files::writable`]; holds `upper`, `work` and `empty`.
     pub directory: String,
+    /// Some of the layers are the host's own files: the sandbox reads of them what every user of the host may read.
+    #[serde(default)]
+    pub of_host: bool,
 }
 
 /// What the server is told.

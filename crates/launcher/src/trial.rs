@@ -158,7 +158,8 @@ fn join_layers(pid: u32, range: Range) -> Result<(), Failure> {
     mount("tmpfs", scratch, "tmpfs", MountFlags::empty(), c"size=1m").at("mount a tmpfs")?;
     let writable = scratch.join("writable");
     fs::create_dir(&writable).at("make a directory")?;
-    let layer = Overlay { at: PathBuf::from("/usr"), lowers: vec!["/usr".into()], directory: "usr".into() };
+    let layer =
+        Overlay { at: PathBuf::from("/usr"), lowers: vec!["/usr".into()], directory: "usr".into(), of_host: true };
     let Range { first, on_disk, .. } = range;
     let files = Files { id_base: first, on_disk, writable, overlays: vec![layer], volumes: Vec::new() };
     overlay::build(&files, user_namespace.as_fd()).map(drop)

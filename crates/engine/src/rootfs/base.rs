@@ -74,7 +74,7 @@ impl BaseTemplate {
             })?;
             self.remove_others(&layer, &in_use());
         }
-        let template = template(host, &layer, self.standing);
+        let template = template(host, &layer);
         *current = Some((Instant::now(), template.clone()));
         Ok(template)
     }
@@ -96,9 +96,10 @@ fn sync_file_system(of: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(fs::File::open(of)?)?)
 }
 
-fn template(host: &Path, layer: &Path, standing: Standing) -> Template {
-    let view = |at: &str, lowers| MountPlan { at: at.into(), lowers };
-    let mut mounts = vec![view("/", vec![layer.join("root")]), view("/usr", vec![layer.join("usr"), host.join("usr")])];
+fn template(host: &Path, layer: &Path) -> Template {
+    let view = |at: &str, lowers| MountPlan { at: at.into(), lowers, of_host: true };
+    let root = MountPlan { at: "/".into(), lowers: vec![layer.join("root")], of_host: false };
+    let mut mounts = vec![root, view("/usr", vec![layer.join("usr"), host.join("usr")])];
     for name in skeleton::SYSTEM_DIRECTORIES {
         let path = host.join(name);
         if path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
@@ -106,10 +107,10 @@ fn template(host: &Path, layer: &Path, standing: Standing) -> Template {
         }
     }
     for at in PACKAGE_VIEWS {
-        // Programs that change them must own what they change.
-        let copied = copies::of(layer, Path::new(at));
-        if copied.is_dir() && !standing.is_root() {
-            mounts.push(view(at, vec![copied, at.into()]));
+        // With what the layer hides of them, and copies where programs that change them must own what they change.
+        let above = copies::of(layer, Path::new(at));
+        if above.is_dir() {
+            mounts.push(view(at, vec![above, at.into()]));
         } else if Path::new(at).is_dir() {
             mounts.push(view(at, vec![at.into()]));
         }

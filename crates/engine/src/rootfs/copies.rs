@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use super::base::PACKAGE_VIEWS;
 use super::skeleton::hide;
-use super::{etc, texts};
+use super::{etc, local, texts};
 use crate::fingerprint::Fingerprint;
 use crate::standing::Standing;
 
@@ -29,15 +29,14 @@ const PLAIN: [&str; 3] = ["usr/share", "usr/include", "usr/src"];
 /// into the depth of it.
 const MOST_IN_BRANCH: usize = 1000;
 /// Set-user-id, set-group-id.
-const RUNS_AS_OWNER: u32 = 0o6000;
+pub(super) const RUNS_AS_OWNER: u32 = 0o6000;
 /// Where dpkg keeps what it knows of each package.
 const PACKAGE_FILES: &str = "var/lib/dpkg/info";
 /// Changes with every package that is installed or removed.
 const PACKAGES: &str = "var/lib/dpkg/status";
 
 /// Adds to `inputs` what decides what [`build`] writes.
-pub(super) fn describe(host: &Path, standing: Standing, inputs: &mut Fingerprint) {
-    inputs.add(format!("{standing:?}").as_bytes());
+pub(super) fn describe(host: &Path, inputs: &mut Fingerprint) {
     inputs.add(texts::SUDO_OF_ONE.as_bytes());
     for path in ["usr", "usr/bin", "usr/sbin", "usr/local", "usr/local/bin", "usr/local/lib", PACKAGES] {
         if let Ok(found) = host.join(path).symlink_metadata() {
@@ -93,7 +92,8 @@ fn write_for_one(target: &Path) -> io::Result<()> {
     fs::write(settings.join("99-one-user"), texts::APT_OF_ONE)
 }
 
-fn is_for_all(found: &Metadata) -> bool {
+/// Whether every user of the host may read it.
+pub(super) fn is_for_all(found: &Metadata) -> bool {
     let everybody = if found.is_dir() { 0o005 } else { 0o004 };
     found.mode() & everybody == everybody
 }
@@ -121,6 +121,9 @@ fn outline(
             }
             let Ok(found) = entry.metadata() else { continue };
             let place = to.join(entry.file_name());
+            if local::is_hidden(&place) {
+                continue;
+            }
             if !is_for_all(&found) {
                 hide(&place)?;
             } else if found.is_dir() {
@@ -134,7 +137,9 @@ fn outline(
                     return Err(error);
                 }
                 fs::set_permissions(&place, fs::Permissions::from_mode(found.mode() & 0o7777))?;
-                waiting.push_back((entry.path(), place));
+                if !local::CLOSED.iter().any(|closed| entry.path().ends_with(closed)) {
+                    waiting.push_back((entry.path(), place));
+                }
             } else if wanted(&found) {
                 fs::copy(entry.path(), &place)?;
                 // Writing takes set-user-id away.

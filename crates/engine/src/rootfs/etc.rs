@@ -138,7 +138,7 @@ pub(super) fn describe_entry(path: &Path, inputs: &mut Fingerprint) {
     }
 }
 
-fn sorted_entries(directory: &Path) -> Vec<std::ffi::OsString> {
+pub(super) fn sorted_entries(directory: &Path) -> Vec<std::ffi::OsString> {
     let mut names: Vec<_> =
         fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
     names.sort();
@@ -190,7 +190,7 @@ pub(super) fn copy_entry(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn may_hold_credentials(path: &Path) -> bool {
-    ["npmrc", "pip.conf", "wgetrc", "/apt/sources.list", "/apt/apt.conf.d/", "/maven/"]
+    ["npmrc", "pip.conf", "wgetrc", "/apt/sources.list", "/apt/apt.conf.d/", "/maven/", "/usr/local/etc/"]
         .iter()
         .any(|part| path.to_string_lossy().contains(part))
 }

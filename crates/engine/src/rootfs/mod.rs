@@ -9,13 +9,17 @@
 //! /var/lib/dpkg     the host's package database, and /var/lib/apt its package lists
 //! ```
 //!
-//! Nothing of the host appears but through these named views and the allow list of [`etc`].
+//! Nothing of the host appears but through these named views and the allow list of [`etc`], and of the views only what every user of
+//! the host may read: the kernel checks it at each access, whatever the sandbox's root may do to files of its own (`launcher::overlay`
+//! says how). In `/usr/local`, [`local`] filters what administrators keep there.
 
 mod accounts;
 mod base;
+mod closed;
 mod copies;
 mod etc;
 mod furnish;
+mod local;
 mod skeleton;
 mod texts;
 
@@ -43,6 +47,8 @@ pub struct MountPlan {
     pub at: PathBuf,
     /// Read-only layers, newest first.
     pub lowers: Vec<PathBuf>,
+    /// One of the layers is a directory of the host: of it the sandbox reads what every user of the host may read.
+    pub of_host: bool,
 }
 
 impl MountPlan {
@@ -76,7 +82,7 @@ mod tests {
     use super::*;
 
     fn plan(at: &str) -> MountPlan {
-        MountPlan { at: at.into(), lowers: vec!["/layer".into()] }
+        MountPlan { at: at.into(), lowers: vec!["/layer".into()], of_host: false }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::io::Errno;
 
 use super::accounts::{self, USER_ID};
-use super::{copies, etc, texts};
+use super::{closed, copies, etc, local, texts};
 use crate::fingerprint::Fingerprint;
 use crate::standing::Standing;
 
@@ -65,9 +65,13 @@ pub(super) fn fingerprint(host: &Path, standing: Standing) -> Fingerprint {
     let mut inputs = Fingerprint::new();
     // A new program may build differently.
     inputs.add(env!("CARGO_PKG_VERSION").as_bytes());
-    if !standing.is_root() {
-        copies::describe(host, standing, &mut inputs);
+    inputs.add(format!("{standing:?}").as_bytes());
+    if standing.is_root() {
+        closed::describe(host, &mut inputs);
+    } else {
+        copies::describe(host, &mut inputs);
     }
+    local::describe(host, &mut inputs);
     for text in [
         texts::SUDOERS,
         texts::PROFILE,
@@ -124,8 +128,8 @@ fn brings_npm(host: &Path) -> bool {
     fs::read_to_string(host.join(NODE_FILES)).is_ok_and(|files| files.lines().any(|file| file == "/usr/bin/npm"))
 }
 
-/// Builds two layers in `target`, which exists and is empty: `root`, and `usr` for above the host's `/usr`. Who is not root of the machine
-/// gets those of [`copies`] as well.
+/// Builds the layers in `target`, which exists and is empty: `root`, `usr` for above the host's `/usr`, and one for above each package
+/// database.
 pub(super) fn build(host: &Path, target: &Path, standing: Standing) -> io::Result<()> {
     let root = target.join("root");
     fs::create_dir(&root)?;
@@ -159,7 +163,10 @@ pub(super) fn build(host: &Path, target: &Path, standing: Standing) -> io::Resul
         write(&root, "etc/apt/preferences.d/sandbar", texts::NPM_PREFERENCE, 0o644)?;
     }
     build_usr(host, &target.join("usr"))?;
-    if !standing.is_root() {
+    local::build(host, &target.join("usr"), standing)?;
+    if standing.is_root() {
+        closed::build(host, target)?;
+    } else {
         copies::build(host, target, standing)?;
         // Last but for those who have owners of their own.
         copies::give_to_root(target, standing)?;
@@ -258,6 +265,6 @@ fn write(root: &Path, path: &str, text: &str, mode: u32) -> io::Result<()> {
 }
 
 /// Not left to the umask of whoever started the server.
-fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+pub(super) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
