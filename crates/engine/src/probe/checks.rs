@@ -326,6 +326,7 @@ mod tests {
             missing_programs: vec![],
             tls_roots: Some("/etc/ssl/certs/ca-certificates.crt".into()),
             has_apt: true,
+            core_pattern: "core".into(),
         }
     }
 

@@ -43,6 +43,8 @@ pub(super) struct Facts {
     pub(super) missing_programs: Vec<Missing>,
     pub(super) tls_roots: Option<PathBuf>,
     pub(super) has_apt: bool,
+    /// Where the host's kernel sends core dumps.
+    pub(super) core_pattern: String,
 }
 
 impl Facts {
@@ -68,6 +70,7 @@ impl Facts {
             missing_programs: programs::missing(Path::new("/")),
             tls_roots: programs::tls_roots(Path::new("/")),
             has_apt: Path::new("/usr/bin/apt-get").exists(),
+            core_pattern: fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default().trim().to_owned(),
         }
     }
 }

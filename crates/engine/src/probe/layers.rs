@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::facts::Facts;
+use crate::standing::Standing;
 
 /// One layer of defence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,5 +28,72 @@ pub(super) fn all(facts: &Facts) -> Vec<Layer> {
     };
     let seccomp =
         Layer { name: "seccomp", on: true, found: "system calls outside the allow list are refused".to_owned() };
-    vec![user_namespace, seccomp]
+    vec![
+        user_namespace,
+        seccomp,
+        socket_protocols(),
+        host_files(facts),
+        pseudo_files(),
+        guest_memory(),
+        core_dumps(&facts.core_pattern),
+    ]
+}
+
+fn socket_protocols() -> Layer {
+    let found =
+        "TCP, UDP, ICMP, MPTCP, raw and three kinds of netlink; no other protocol's module is loaded".to_owned();
+    Layer { name: "socket protocols", on: true, found }
+}
+
+/// Tried by the probe: the overlay of a sandbox's `/usr`, screen included.
+fn host_files(facts: &Facts) -> Layer {
+    let on = facts.trial.as_ref().is_ok_and(|trial| trial.overlay.is_ok());
+    let found = match (on, facts.rootless) {
+        (false, _) => "the overlay over the host's /usr cannot be mounted; see the check `overlay`".to_owned(),
+        (true, Some(Standing::Single)) => {
+            "of the host's /usr, sandboxes read what the server's user may read; private files that were there when the \
+             template was made are hidden"
+                .to_owned()
+        }
+        (true, _) => "of the host's /usr, sandboxes read what every user of the host may read".to_owned(),
+    };
+    Layer { name: "host files", on, found }
+}
+
+fn pseudo_files() -> Layer {
+    let found = "/proc is masked and /sys an allow list: no other sandbox, no disk, no path of the host".to_owned();
+    Layer { name: "masked /proc and /sys", on: true, found }
+}
+
+fn guest_memory() -> Layer {
+    let found = "the guest is not dumpable: nothing inside traces it or takes its descriptors".to_owned();
+    Layer { name: "guest memory", on: true, found }
+}
+
+/// The limit of 1 byte keeps the kernel from writing a file and from running a program; a socket is connected to in any case.
+fn core_dumps(pattern: &str) -> Layer {
+    let (on, found) = match pattern.chars().next() {
+        Some('@') => (
+            false,
+            format!(
+                "core_pattern is the socket {pattern}, to which the kernel sends every crash whatever the limit is; \
+                 sysctl -w kernel.core_pattern=core"
+            ),
+        ),
+        Some('|') => (true, format!("off; the host's crash handler ({pattern}) is not run for sandboxes")),
+        _ => (true, "off".to_owned()),
+    };
+    Layer { name: "core dumps", on, found }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_handler_is_named() {
+        let apport = core_dumps("|/usr/share/apport/apport -p%p");
+        assert!(apport.on && apport.found.contains("/usr/share/apport/apport"), "{apport:?}");
+        assert!(core_dumps("core").on && !core_dumps("@/run/systemd/coredump").on);
+    }
 }
