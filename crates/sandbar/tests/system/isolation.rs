@@ -111,7 +111,7 @@ const ATTEMPTS: &[Attempt] = &[
     },
     Attempt {
         what: "enter the namespaces of another process",
-        inside: "nsenter -t 1 -m true",
+        inside: "nsenter -t $$ -m true",
         refusal: "Operation not permitted",
         control: Anybody("unshare -Urm sh -c 'nsenter -t $$ -m true'"),
     },
