@@ -6,18 +6,16 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use tar::{Archive, EntryType};
 
-use crate::config::{ImageConfig, MOST_BYTES, architecture, digest};
+use crate::config::{ImageConfig, MOST_BYTES, digest};
 use crate::error::ImageError;
 use crate::layer;
+use crate::manifest::{DEEPEST, Index, MOST_LAYERS, Manifest, parse};
 use crate::unpack::{Limits, Owners, Tree, Unpacked};
 
 /// More names are no image's.
 const MOST_FILES: usize = 10_000;
-/// Indexes within indexes that are looked into.
-const DEEPEST: usize = 3;
 
 /// An image in an archive on disk.
 #[derive(Debug)]
@@ -41,39 +39,12 @@ struct Saved {
     layers: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct Index {
-    #[serde(default)]
-    manifests: Vec<Descriptor>,
-}
-
-#[derive(Deserialize)]
-struct Manifest {
-    config: Descriptor,
-    layers: Vec<Descriptor>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Descriptor {
-    digest: String,
-    #[serde(default)]
-    media_type: String,
-    platform: Option<Platform>,
-}
-
-#[derive(Deserialize)]
-struct Platform {
-    architecture: String,
-    os: String,
-}
-
 impl ArchiveImage {
     /// Reads what the archive at `path` says it holds. Blocks.
     pub fn open(path: &Path) -> Result<Self, ImageError> {
         let mut files = Files::list(path)?;
         let (config, layers) = if files.places.contains_key("manifest.json") {
-            let saved: Vec<Saved> = parsed("manifest.json", &files.read("manifest.json")?)?;
+            let saved: Vec<Saved> = parse("manifest.json", &files.read("manifest.json")?)?;
             let first = saved.into_iter().next();
             let first = first.ok_or_else(|| ImageError::Malformed("manifest.json names no image".to_owned()))?;
             (files.read(&first.config)?, first.layers)
@@ -86,6 +57,9 @@ impl ArchiveImage {
             (files.blob("the configuration", &manifest.config.digest)?, blobs)
         };
         let config = ImageConfig::parse(&config)?;
+        if layers.len() > MOST_LAYERS {
+            return Err(ImageError::Malformed(format!("it has {} layers", layers.len())));
+        }
         let layers = layers.iter().map(|name| files.place(name)).collect::<Result<Vec<_>, _>>()?;
         if layers.len() != config.diff_ids.len() {
             return Err(ImageError::Malformed("the configuration and the layers do not belong together".to_owned()));
@@ -188,22 +162,12 @@ impl Files {
 
     /// The manifest for this machine that an index leads to.
     fn manifest(&mut self, index: &[u8], depth: usize) -> Result<Manifest, ImageError> {
-        let index: Index = parsed("an index", index)?;
-        let fits = |descriptor: &&Descriptor| {
-            let platform = descriptor.platform.as_ref();
-            platform.is_none_or(|platform| platform.os == "linux" && platform.architecture == architecture())
-        };
-        let found = index.manifests.iter().find(fits);
-        let found = found.ok_or_else(|| ImageError::Malformed("it has nothing for this machine".to_owned()))?;
-        let is_index = found.media_type.contains("index") || found.media_type.contains("manifest.list");
-        if is_index && depth < DEEPEST {
+        let index: Index = parse("an index", index)?;
+        let found = index.fitting()?;
+        if found.is_index() && depth < DEEPEST {
             let index = self.blob("an index", &found.digest)?;
             return self.manifest(&index, depth + 1);
         }
-        parsed("the manifest", &self.blob("the manifest", &found.digest)?)
+        parse("the manifest", &self.blob("the manifest", &found.digest)?)
     }
-}
-
-fn parsed<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, ImageError> {
-    serde_json::from_slice(bytes).map_err(|error| ImageError::Malformed(format!("{name}: {error}")))
 }

@@ -8,6 +8,7 @@ mod archive;
 mod config;
 mod error;
 mod layer;
+mod manifest;
 mod registry;
 mod remove;
 #[cfg(test)]
@@ -17,5 +18,5 @@ mod unpack;
 pub use archive::{ArchiveImage, unpack_files};
 pub use config::ImageConfig;
 pub use error::ImageError;
-pub use registry::{Credentials, Mirrors, RegistryImage};
+pub use registry::{Credentials, IsPublic, Mirrors, RegistryImage};
 pub use unpack::{Limits, Owners, Unpacked};

@@ -34,7 +34,8 @@ pub struct SandboxesConfig {
     pub trash_days: u32,
     /// Most MiB that an image takes when it is unpacked.
     pub max_image_mb: u32,
-    /// Where images are pulled from instead of their own registry: `"docker.io" = "http://mirror.lan:5000"`.
+    /// Where images are pulled from instead of their own registry: `"docker.io" = "http://mirror.lan:5000"`. Only
+    /// registries that are named here may have private addresses.
     pub registry_mirrors: BTreeMap<String, String>,
 }
 

@@ -32,6 +32,7 @@ mod netlink;
 mod opening;
 mod packet;
 mod policy;
+mod public;
 mod questions;
 mod relay;
 mod rules;
@@ -48,6 +49,7 @@ pub use egress::Egress;
 pub use ipnet::IpNet;
 pub use namespace::dial_in;
 pub use outbound::{Headers, InvalidHeader, InvalidProxy, Proxy, ProxyTls, Trust, TrustError};
+pub use public::is_public;
 pub use rules::{InvalidRule, Rules};
 
 // Every sandbox has the same addresses: they are known in its namespace only. The range is reserved by RFC 7335 for links

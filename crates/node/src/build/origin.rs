@@ -99,7 +99,7 @@ pub(super) async fn find(
         }
         Origin::Image { name, credentials } => {
             let mirrors = Mirrors(world.config.registry_mirrors.clone());
-            let image = RegistryImage::find(name, credentials.as_ref(), &mirrors).await?;
+            let image = RegistryImage::find(name, credentials.as_ref(), &mirrors, engine::net::is_public).await?;
             let (key, settings) = described(image.config());
             Ok(Found { source: Source::Registry(Box::new(image)), key, settings })
         }

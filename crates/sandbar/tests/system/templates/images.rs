@@ -26,10 +26,13 @@ fn check_as(user: &str, server: &Server, template: &str, marker: &str) {
 
 #[test]
 fn an_image_is_the_same_wherever_it_comes_from() {
-    let (server, place, image) = (Server::start(), tempfile::tempdir().expect("a directory"), Image::new("one"));
+    let (place, image, registry) = (tempfile::tempdir().expect("a directory"), Image::new("one"), Registry::start());
     let at = |name: &str| place.path().join(name).display().to_string();
     let context = at("context");
-    write(place.path(), &[("context/none", "")]);
+    // A registry on loopback is asked only if the configuration names it.
+    let named = format!("[sandboxes]\nregistry_mirrors = {{ \"{0}\" = \"http://{0}\" }}\n", registry.address);
+    write(place.path(), &[("context/none", ""), ("config.toml", &named)]);
+    let server = Server::with(&["--config", &at("config.toml")]);
     image.save(&place.path().join("saved.tar"));
     image.lay_out(&place.path().join("layout"));
     let said = build(&server, &["--from", &at("saved.tar"), "--name", "saved", &context]);
@@ -42,7 +45,6 @@ fn an_image_is_the_same_wherever_it_comes_from() {
     build(&server, &["--from", "layout", "--name", "copy", &context]);
     check(&server, "copy", "one");
 
-    let registry = Registry::start();
     let other = Image::new("two");
     registry.push(&other, "team/app", "v1");
     let name = format!("{}/team/app:v1", registry.address);

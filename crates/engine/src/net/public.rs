@@ -1,0 +1,25 @@
+//! What the server itself connects to for a caller that it does not trust: the addresses that every sandbox may reach.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::host::Guard;
+use super::{EgressConfig, Policy, Rules};
+
+/// Whether `address` is public and another machine's. Ranges that the configuration allows to sandboxes do not count.
+pub fn is_public(address: IpAddr) -> bool {
+    let guard = Guard::new(Arc::new(EgressConfig::default()), Policy::unheard(Rules::default()), None);
+    guard.check_service(address).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_and_its_surroundings_are_not_public() {
+        for address in ["127.0.0.1", "::1", "0.0.0.0", "10.0.0.1", "169.254.169.254", "::ffff:127.0.0.1", "fe80::1"] {
+            assert!(!is_public(address.parse().expect("an address")), "{address}");
+        }
+    }
+}
