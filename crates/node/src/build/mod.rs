@@ -15,7 +15,7 @@ mod uploads;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use futures::Stream;
@@ -52,8 +52,8 @@ const MOST_LOGS: usize = 200;
 /// What builds share.
 pub(crate) struct Builds {
     pub(crate) layers: Layers,
-    /// One image is pulled at a time: two builds that want the same one share it.
-    pulling: tokio::sync::Mutex<()>,
+    /// By the image's key: two builds that want the same image share one pull, and a slow registry delays no other image.
+    pulling: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     pub(crate) uploads: Uploads,
     turns: Semaphore,
     logs: Mutex<Logs>,
@@ -70,11 +70,23 @@ impl Builds {
     pub(crate) fn new(records: Arc<dyn Records>, uploads: &Path) -> Self {
         Self {
             layers: Layers::new(records),
-            pulling: tokio::sync::Mutex::default(),
+            pulling: Mutex::default(),
             uploads: Uploads::new(uploads),
             turns: Semaphore::new(AT_ONCE),
             logs: Mutex::default(),
         }
+    }
+
+    /// To be locked while the image `key` is pulled.
+    fn pulling(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut known = self.pulling.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = known.get(key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::<tokio::sync::Mutex<()>>::default();
+        known.insert(key.to_owned(), Arc::downgrade(&lock));
+        lock
     }
 
     /// The log of a build; an empty one when it was forgotten, or written by an earlier server.

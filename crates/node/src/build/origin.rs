@@ -12,6 +12,7 @@ use images::{
 
 use super::layers::Layer;
 use super::runner::{Failed, Reporter};
+use super::uploads::Uploads;
 use crate::faults::Point;
 use crate::id::FilesId;
 use crate::log::LogLevel;
@@ -138,7 +139,8 @@ pub(super) async fn provide(
         Source::Stage(stage) => return Ok(stages.get(stage).cloned().flatten()),
         _ => {}
     }
-    let _turn = world.builds.pulling.lock().await;
+    let pulling = world.builds.pulling(&found.key);
+    let _turn = pulling.lock().await;
     if let Some(files) = world.builds.layers.find(&found.key) {
         world.builds.layers.touch(&found.key, world.clock.now()).await?;
         return Ok(Some(files));
@@ -154,6 +156,7 @@ pub(super) async fn provide(
             std::fs::create_dir(draft.path()).map_err(|error| no_place(&error))?;
             let place = draft.path().to_owned();
             let tell = |line: String| reporter.write(LogLevel::Info, &line);
+            Uploads::check_room(&place, image.bytes()).map_err(|error| Failed::new(chain(&error)))?;
             image.download(&place, limit, &tell).await?;
             Box::new(move |root| image.unpack(&place, &root.path, owners(root), limits).map(&mut done))
         }

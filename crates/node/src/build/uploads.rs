@@ -128,6 +128,11 @@ impl Uploads {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Refuses `length` bytes that would leave the disk of `directory` less than the reserve.
+    pub(crate) fn check_room(directory: &Path, length: u64) -> Result<(), UploadError> {
+        if durable::writable_bytes(directory)? < length { Err(UploadError::NoSpace(length)) } else { Ok(()) }
+    }
+
     /// Keeps what `body` brings, whole or not at all.
     pub(crate) async fn store<E>(
         &self,
@@ -144,9 +149,7 @@ impl Uploads {
         }
         let directory = self.root.join(template);
         fs::create_dir_all(&directory).await?;
-        if durable::writable_bytes(&directory)? < length {
-            return Err(UploadError::NoSpace(length));
-        }
+        Self::check_room(&directory, length)?;
         let draft = self.draft(template).await?;
         receive(draft.path(), length, body).await?;
         let from = draft.path().to_owned();
