@@ -23,6 +23,7 @@ use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread
 use crate::capabilities;
 use crate::failure::{At, Failure};
 use crate::handover::{Handover, lift};
+use crate::landlock;
 use crate::launch::limit_processes;
 use crate::pseudo::{self, attach};
 use crate::seccomp::Program;
@@ -91,6 +92,8 @@ fn try_become_guest(
     place_descriptors(&null, handover).at("arrange the descriptors")?;
     capabilities::limit_to_kept().at("limit the capabilities")?;
     watch.mark("sandbox: locked down but for the filter");
+    // Behind the root that was entered: a descriptor of the host's that leaked opens nothing.
+    landlock::restrict_to_root("/").at("apply Landlock")?;
     // The filter may be installed without no_new_privs only while this process still has SYS_ADMIN in its user namespace; the exec
     // then takes that away.
     filter.install().at("install the system-call filter")?;

@@ -18,6 +18,7 @@ mod capabilities;
 mod failure;
 mod handover;
 mod inside;
+mod landlock;
 mod launch;
 mod overlay;
 mod pseudo;

@@ -24,7 +24,7 @@ use crate::sys::namespace::unshare_mounts;
 use crate::sys::trial::enter_new_namespaces;
 use crate::sys::tun;
 use crate::users::{FIRST_SUBORDINATE, Ids, Rights, SANDBOX_IDS, enter_new, hold_by_itself};
-use crate::{TRY, overlay, seccomp};
+use crate::{TRY, landlock, overlay, seccomp};
 
 const INSIDE: &str = "inside";
 
@@ -71,12 +71,15 @@ pub struct Trial {
     pub overlay: Outcome,
     pub network: Outcome,
     pub filter: Outcome,
+    /// The version of Landlock that sandboxes are put under; none where the kernel has no usable one.
+    pub landlock: Result<Option<u32>, Refusal>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct InsideReport {
     network: Outcome,
     filter: Outcome,
+    landlock: Result<Option<u32>, Refusal>,
 }
 
 /// Makes the attempts and prints how they went, a [`Trial`] as JSON.
@@ -115,7 +118,8 @@ impl Trial {
             namespaces: Err(refusal.clone()),
             overlay: Err(refusal.clone()),
             network: Err(refusal.clone()),
-            filter: Err(refusal),
+            filter: Err(refusal.clone()),
+            landlock: Err(refusal),
         }
     }
 }
@@ -129,8 +133,8 @@ fn try_all(ids: Option<Ids>, range: Range) -> io::Result<()> {
             let namespaces = map_ids(child.id(), range).map_err(Refusal::from);
             let overlay = namespaces.clone().and_then(|()| join_layers(child.id(), range).map_err(Refusal::from));
             send(&mut input, &())?;
-            let InsideReport { network, filter } = receive(&mut output)?;
-            Trial { ids, namespaces, overlay, network, filter }
+            let InsideReport { network, filter, landlock } = receive(&mut output)?;
+            Trial { ids, namespaces, overlay, network, filter, landlock }
         }
     };
     drop(input);
@@ -173,8 +177,9 @@ fn inside() -> io::Result<()> {
     }
     receive::<()>(&mut BufReader::new(stdin()))?;
     let network = tun::open("tun0").at("make a TUN device").map(drop).map_err(Refusal::from);
+    let landlock = landlock::restrict_to_root("/").at("apply Landlock").map_err(Refusal::from);
     let filter = install_filter().map_err(Refusal::from);
-    send(&mut stdout(), &InsideReport { network, filter })
+    send(&mut stdout(), &InsideReport { network, filter, landlock })
 }
 
 fn install_filter() -> Result<(), Failure> {

@@ -32,6 +32,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Layer> {
         user_namespace,
         seccomp,
         socket_protocols(),
+        landlock(facts),
         host_files(facts),
         pseudo_files(),
         guest_memory(),
@@ -43,6 +44,21 @@ fn socket_protocols() -> Layer {
     let found =
         "TCP, UDP, ICMP, MPTCP, raw and three kinds of netlink; no other protocol's module is loaded".to_owned();
     Layer { name: "socket protocols", on: true, found }
+}
+
+fn landlock(facts: &Facts) -> Layer {
+    let (on, found) = match facts.trial.as_ref().map(|trial| &trial.landlock) {
+        Ok(Ok(Some(version))) => {
+            let scoped = if *version >= 6 { ", no abstract socket and no signal of others" } else { "" };
+            (true, format!("version {version}: a sandbox opens no file outside its root{scoped}"))
+        }
+        Ok(Ok(None)) => {
+            (false, "this kernel has no Landlock, or its first version (Linux 5.19 has a usable one)".to_owned())
+        }
+        Ok(Err(refusal)) => (false, format!("cannot {}: error {}", refusal.step, refusal.errno)),
+        Err(error) => (false, format!("could not be tried: {error}")),
+    };
+    Layer { name: "landlock", on, found }
 }
 
 /// Tried by the probe: the overlay of a sandbox's `/usr`, screen included.

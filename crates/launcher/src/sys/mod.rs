@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod interface;
+pub(crate) mod landlock;
 pub(crate) mod loopback;
 pub(crate) mod mount;
 pub(crate) mod namespace;
