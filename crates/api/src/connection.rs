@@ -1,27 +1,43 @@
 //! A client's connection beneath HTTP: plain or TLS, its place among all connections, how it ends,
-//! and how long the head of a request may take.
+//! and how long and how large the head of a request may be.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tracing::debug;
 
+use crate::places::Place;
+
+/// Most bytes of a request's head. SDKs send a few hundred; hyper's own limit is that of its buffer, which is larger for
+/// the sake of bodies.
+const LARGEST_HEAD: usize = 64 << 10;
+/// What a client of a plain connection is told whose head is larger.
+const HEAD_TOO_LARGE: &[u8] =
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
 /// What the server knows of a connection while hyper has its stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ConnectionState {
     /// Reads that gave bytes.
     reads: AtomicU64,
+    /// Bytes that may be read before the head that is awaited must be complete; no limit where none is awaited.
+    head_left: AtomicUsize,
     reset: AtomicBool,
+}
+
+impl Default for ConnectionState {
+    fn default() -> Self {
+        Self { reads: AtomicU64::new(0), head_left: AtomicUsize::new(usize::MAX), reset: AtomicBool::new(false) }
+    }
 }
 
 impl ConnectionState {
@@ -31,18 +47,22 @@ impl ConnectionState {
     pub(crate) fn reset_when_closed(&self) {
         self.reset.store(true, Ordering::Relaxed);
     }
+
+    fn head_is_too_large(&self) -> bool {
+        self.head_left.load(Ordering::Relaxed) == 0
+    }
 }
 
-/// The stream of a connection. It keeps the connection's permit also when it becomes a tunnel.
+/// The stream of a connection. It keeps the connection's place also when it becomes a tunnel.
 pub(crate) struct ClientStream {
     io: Either<TcpStream, TlsStream<TcpStream>>,
     state: Arc<ConnectionState>,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl ClientStream {
-    pub(crate) fn new(io: Either<TcpStream, TlsStream<TcpStream>>, permit: OwnedSemaphorePermit) -> Self {
-        Self { io, state: Arc::default(), _permit: permit }
+    pub(crate) fn new(io: Either<TcpStream, TlsStream<TcpStream>>, place: Place) -> Self {
+        Self { io, state: Arc::default(), _place: place }
     }
 
     pub(crate) fn state(&self) -> Arc<ConnectionState> {
@@ -52,6 +72,10 @@ impl ClientStream {
 
 impl Drop for ClientStream {
     fn drop(&mut self) {
+        if let (true, Either::Left(stream)) = (self.state.head_is_too_large(), &self.io) {
+            // To be polite; what the client still sends may keep it from reading this.
+            let _ = stream.try_write(HEAD_TOO_LARGE);
+        }
         if !self.state.reset.load(Ordering::Relaxed) {
             return;
         }
@@ -67,10 +91,26 @@ impl Drop for ClientStream {
 
 impl AsyncRead for ClientStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
+        let left = self.state.head_left.load(Ordering::Relaxed);
+        if left == 0 {
+            return Poll::Pending; // `HeadDeadline` is polled next, and ends the connection.
+        }
+        let (read, length) = if left >= buffer.remaining() {
+            let before = buffer.filled().len();
+            let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+            (read, buffer.filled().len() - before)
+        } else {
+            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(left));
+            let read = Pin::new(&mut self.io).poll_read(cx, &mut part);
+            let length = part.filled().len();
+            buffer.advance(length);
+            (read, length)
+        };
+        if length > 0 {
             self.state.reads.fetch_add(1, Ordering::Relaxed);
+            if left != usize::MAX {
+                self.state.head_left.store(left - length, Ordering::Relaxed);
+            }
         }
         read
     }
@@ -104,7 +144,8 @@ impl AsyncWrite for ClientStream {
 
 /// hyper's clock of an HTTP/1.1 connection. hyper has one timeout from the end of a response to the
 /// end of the next request's head; given this clock, it is the timeout of an idle connection, and
-/// the head's first byte replaces it by `head_timeout`.
+/// the head's first byte replaces it by `head_timeout`. hyper drops the timeout when the head is
+/// complete.
 #[derive(Clone)]
 pub(crate) struct HeadTimer {
     pub(crate) state: Arc<ConnectionState>,
@@ -123,6 +164,9 @@ impl Future for HeadDeadline {
 
     /// hyper polls this after every read that did not complete the head.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.timer.state.head_is_too_large() {
+            return Poll::Ready(());
+        }
         let reads = self.timer.state.reads.load(Ordering::Relaxed);
         if self.idle_since.is_some_and(|before| before != reads) {
             self.idle_since = None;
@@ -135,6 +179,15 @@ impl Future for HeadDeadline {
 
 impl Sleep for HeadDeadline {}
 
+impl Drop for HeadDeadline {
+    fn drop(&mut self) {
+        // A head that is too large stays so: the stream is dropped next.
+        if !self.timer.state.head_is_too_large() {
+            self.timer.state.head_left.store(usize::MAX, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Timer for HeadTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
         self.sleep_until(self.now() + duration)
@@ -143,6 +196,7 @@ impl Timer for HeadTimer {
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
         let sleep = Box::pin(tokio::time::sleep_until(deadline.into()));
         let idle_since = Some(self.state.reads.load(Ordering::Relaxed));
+        self.state.head_left.store(LARGEST_HEAD, Ordering::Relaxed);
         Box::pin(HeadDeadline { sleep, timer: self.clone(), idle_since })
     }
 

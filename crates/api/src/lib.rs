@@ -12,6 +12,7 @@ mod content;
 mod control;
 mod edge;
 mod elsewhere;
+mod places;
 mod query;
 mod request_id;
 mod routing;
@@ -43,6 +44,8 @@ pub struct ApiConfig {
     pub authority: Option<Arc<Authority>>,
     /// Most connections of clients at once, tunnels included; further ones are closed.
     pub max_connections: usize,
+    /// Most of them from one address, loopback excepted.
+    pub max_connections_per_address: usize,
 }
 
 /// The key is a secret.

@@ -16,7 +16,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use node::Node;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +29,7 @@ use crate::content::Content;
 use crate::control;
 use crate::edge::{self, Edge};
 use crate::elsewhere::Elsewhere;
+use crate::places::{ConnectionLimits, Place, Places};
 use crate::request_id::RequestIds;
 use crate::routing::{Plane, plane};
 use crate::tally::Tally;
@@ -86,22 +86,25 @@ pub async fn serve(
     let wrong_keys = Tally::new(&tasks, &end, |count, peer| {
         warn!(count, peer = %peer.ip(), "refused calls with a wrong API key");
     });
-    let limit = config.max_connections;
+    let (limit, per_address) = (config.max_connections, config.max_connections_per_address);
     let refused = Tally::new(&tasks, &end, move |count, peer| {
-        warn!(count, limit, peer = %peer.ip(), "closed new connections at once: there are as many as the limit allows");
+        warn!(
+            count, limit, per_address, peer = %peer.ip(),
+            "closed new connections at once: there are as many as the limits allow (`limits` in the configuration)"
+        );
     });
-    let places = Arc::new(Semaphore::new(limit));
+    let places = Places::new(ConnectionLimits { altogether: limit, per_address });
     let edge = Edge::new(tasks.clone(), end.clone());
     let app = App { node, config, edge, elsewhere, tls, wrong_keys, request_ids: RequestIds::default() };
     let app = Arc::new(app);
     let mut connections = JoinSet::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         match accepted {
-            Ok((stream, peer)) => match Arc::clone(&places).try_acquire_owned() {
-                Ok(permit) => {
-                    connections.spawn(serve_connection(stream, peer, permit, Arc::clone(&app), stop.clone()));
+            Ok((stream, peer)) => match places.take(peer.ip()) {
+                Some(place) => {
+                    connections.spawn(serve_connection(stream, peer, place, Arc::clone(&app), stop.clone()));
                 }
-                Err(_) => refused.count(peer),
+                None => refused.count(peer),
             },
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
@@ -118,13 +121,7 @@ pub async fn serve(
     Ok(())
 }
 
-async fn serve_connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    permit: OwnedSemaphorePermit,
-    app: Arc<App>,
-    stop: CancellationToken,
-) {
+async fn serve_connection(stream: TcpStream, peer: SocketAddr, place: Place, app: Arc<App>, stop: CancellationToken) {
     if let Err(error) = stream.set_nodelay(true) {
         return debug!(%error, "the client is gone already");
     }
@@ -142,7 +139,7 @@ async fn serve_connection(
         },
         _ => (Either::Left(stream), Scheme::HTTP),
     };
-    let stream = ClientStream::new(stream, permit);
+    let stream = ClientStream::new(stream, place);
     let state = stream.state();
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder

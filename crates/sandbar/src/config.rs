@@ -3,10 +3,11 @@
 
 use crate::agent::{ModelConfig, Prices};
 use crate::backup::{BackupConfig, ScrubConfig};
+use crate::limits::LimitsConfig;
 use crate::screenshot_host::ScreenshotsConfig;
 use crate::{data, hosts};
 use anyhow::{Context, bail};
-use engine::net::Trust;
+use engine::net::{Budget, Trust};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,9 @@ pub(crate) struct Config {
     pub sandboxes: node::SandboxesConfig,
     /// What sandboxes may reach beyond the public internet.
     pub egress: EgressConfig,
+    /// What the server itself may use, and how it is divided.
+    #[serde(default)]
+    pub limits: LimitsConfig,
     /// Where `take_screenshot` keeps its pictures, and for how long.
     pub screenshots: ScreenshotsConfig,
     /// Where workspaces run, in order of preference; empty: what `E2B_*` variables say, then this machine.
@@ -93,7 +97,7 @@ pub(crate) struct EgressConfig {
 impl EgressConfig {
     /// The engine's form of it; a value that does not parse is named.
     /// Certificates are kept below `data`.
-    pub(crate) fn to_engine(&self, data: &Path) -> anyhow::Result<engine::net::EgressConfig> {
+    pub(crate) fn to_engine(&self, data: &Path, budget: Budget) -> anyhow::Result<engine::net::EgressConfig> {
         let allow_ranges = self
             .allow_ranges
             .iter()
@@ -105,6 +109,7 @@ impl EgressConfig {
             allow_names: self.allow_names.clone(),
             nameservers: (!nameservers.is_empty()).then_some(nameservers),
             trust: Some(Arc::new(Trust::new(&data.join(AUTHORITY), self.extra_roots.clone()))),
+            budget: Arc::new(budget),
         })
     }
 }
@@ -146,6 +151,7 @@ const VARIABLES: &[&str] = &[
     "ephemeral",
     "sandboxes",
     "egress",
+    "limits",
     "screenshots",
     "objects",
     "records",
@@ -219,7 +225,8 @@ impl Config {
 
     /// What the types cannot say.
     fn check(&self) -> anyhow::Result<()> {
-        self.egress.to_engine(&self.data)?;
+        self.egress.to_engine(&self.data, self.limits.egress())?;
+        self.limits.check()?;
         self.domain.as_deref().map_or(Ok(()), hosts::check_domain)?;
         let check_dashboard = |host| hosts::check_dashboard(host, self.domain.as_deref());
         self.dashboard_host.as_deref().map_or(Ok(()), check_dashboard)?;
@@ -255,6 +262,7 @@ impl Config {
             ephemeral: false,
             sandboxes: node::SandboxesConfig::default(),
             egress: EgressConfig::default(),
+            limits: LimitsConfig::default(),
             screenshots: ScreenshotsConfig::default(),
             providers: Vec::new(),
             objects: ObjectsConfig::default(),

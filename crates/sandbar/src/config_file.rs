@@ -293,10 +293,11 @@ mod tests {
     }
 
     /// Sections by name, each with the text that leads to it.
-    const SECTIONS: [(&str, &str); 16] = [
+    const SECTIONS: [(&str, &str); 17] = [
         ("", ""),
         ("sandboxes", "[sandboxes]\n"),
         ("egress", "[egress]\n"),
+        ("limits", "[limits]\n"),
         ("screenshots", "[screenshots]\n"),
         ("screenshots.place.disk", "[screenshots.place.disk]\n"),
         ("screenshots.place.s3", "[screenshots.place.s3]\n"),
@@ -360,7 +361,7 @@ mod tests {
         let defaults = effective("").expect("a good file").config;
         let mut leaves = Vec::new();
         flatten("", &defaults, &mut leaves);
-        for section in ["sandboxes.", "egress.", "screenshots."] {
+        for section in ["sandboxes.", "egress.", "limits.", "screenshots."] {
             for (key, value) in leaves.iter().filter(|(key, _)| key.starts_with(section)) {
                 let row = format!("| `{key}` | `{value}` |");
                 assert!(document.contains(&row), "docs/configuration.md does not have {row:?}");

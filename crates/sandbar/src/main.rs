@@ -12,6 +12,7 @@ mod doctor;
 mod down;
 mod env;
 mod hosts;
+mod limits;
 mod local_server;
 mod logging;
 mod mcp;

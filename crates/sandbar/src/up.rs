@@ -17,7 +17,7 @@ use engine::probe::Isolation;
 use engine::{Engine, EngineConfig};
 use hyper_util::service::TowerToHyperService;
 use node::{Closing, Node, OnMissing, OpenError, Standing};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Signal, kill_process};
 use sdk::Secret;
 use std::io::{IsTerminal as _, Write, stderr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -79,6 +79,11 @@ are the defaults unless a comment says otherwise:
   allow_names = [\"*.corp.example\"]
   nameservers = [\"10.1.0.53\"]     # absent: those of /etc/resolv.conf
   extra_roots = [\"/etc/corp.pem\"] # trusted besides the host's where rules set headers
+  [limits]                        # of the server, so that it always answers
+  descriptors = 1048576           # absent: as many as the system allows
+  connections = 16384             # absent: by the descriptors; two of them each
+  connections_per_address = 8192  # absent: half of them; loopback has no such limit
+  flows_per_second = 500          # new connections of one sandbox; four times as many at once
   [screenshots]                   # pictures that take_screenshot keeps
   keep_days = 30                  # below the data directory; the oldest go first
   keep_count = 10000
@@ -193,7 +198,7 @@ impl Up {
             eprint!("{}", doctor::describe_differences(&report, doctor::colours_on(&stderr())));
         }
         engine::enter_private_mounts(&config.data).context("cannot make namespaces for the server")?;
-        allow_many_files();
+        config.limits.raise(config.sandboxes.max_sandboxes);
         let studio = (!self.no_studio).then(|| self.studio.options(self.database));
         let on_missing = if self.accept_missing_files { OnMissing::Accept } else { OnMissing::Refuse };
         if self.on_demand {
@@ -209,24 +214,6 @@ impl Up {
         }
         served
     }
-}
-
-/// Every connection of every sandbox is a descriptor of the server. Where the limit cannot be raised, fewer fit.
-fn allow_many_files() {
-    const ENOUGH: u64 = 1 << 20;
-    let limit = getrlimit(Resource::Nofile);
-    let more = Rlimit { current: Some(ENOUGH), maximum: Some(ENOUGH) };
-    // Only a privilege that root may lack raises the hard limit.
-    if limit.maximum.is_none_or(|most| most >= ENOUGH) || setrlimit(Resource::Nofile, more).is_err() {
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    }
-}
-
-/// A request to a sandbox takes two descriptors, and sandboxes themselves some more.
-fn max_connections() -> usize {
-    const MOST: u64 = 16_384;
-    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from((descriptors / 4).min(MOST)).expect("it is at most MOST")
 }
 
 /// Who started a server.
@@ -342,13 +329,15 @@ async fn serve(
         let records = records.clone();
         Arc::new(move || records.fault())
     });
+    let (max_connections, max_connections_per_address) = config.limits.connections();
     let face = ApiConfig {
         api_key,
         domain,
         dashboard_host: config.dashboard_host.clone(),
         extensions: config.extensions,
         authority,
-        max_connections: max_connections(),
+        max_connections,
+        max_connections_per_address,
     };
     let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere, stop.clone()));
     let of_jobs = workshop.as_ref().map(|workshop| workshop.workspaces().clone());
@@ -563,7 +552,7 @@ async fn open_engine(config: &Config, directory: &DataDirectory, on_missing: OnM
         runtime: directory.runtime()?,
         guest: node::guest_image(),
         pool_bytes: directory.pool_bytes()?,
-        egress: config.egress.to_engine(data)?,
+        egress: config.egress.to_engine(data, config.limits.egress())?,
     };
     Engine::open(engine).await.context("cannot open the engine")
 }

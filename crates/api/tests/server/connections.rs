@@ -43,6 +43,43 @@ async fn every_head_has_a_timeout_and_idle_connections_are_kept() {
     assert!(begun.elapsed() < Duration::from_secs(35), "after {:?}", begun.elapsed());
 }
 
+/// A head of about `size` bytes, in a piece.
+fn large_head(size: usize) -> String {
+    let filler = "a".repeat(1000);
+    let lines: String = (0..size / 1000).map(|number| format!("X-Filler-{number}: {filler}\r\n")).collect();
+    format!("GET /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {KEY}\r\n{lines}")
+}
+
+#[tokio::test]
+async fn heads_are_bounded_in_size_also_on_a_kept_connection() {
+    let server = Server::start().await;
+    for requests_before in [0, 1] {
+        for finished in [true, false] {
+            let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
+            for _ in 0..requests_before {
+                ask(&mut stream).await.expect("an answer");
+            }
+            let head = large_head(80_000) + if finished { "\r\n" } else { "" };
+            // The server may stop listening before all of it is sent.
+            let _ = stream.write_all(head.as_bytes()).await;
+            let mut answer = Vec::new();
+            let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+            assert!(read.is_ok(), "the connection stays open after {requests_before} requests");
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+        }
+    }
+    let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
+    for _ in 0..2 {
+        stream.write_all((large_head(40_000) + "\r\n").as_bytes()).await.expect("it is read");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n[]") {
+            answer.push(stream.read_u8().await.expect("an answer"));
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"), "the control: what is below the limit is answered");
+    }
+}
+
 #[tokio::test]
 async fn connections_beyond_the_limit_are_closed_and_others_served() {
     let server = Server::start().await;

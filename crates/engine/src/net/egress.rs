@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
 use tracing::Instrument;
 
+use super::budget::{Account, Amount, Bucket, Permit, Refused, TCP_FLOW, UDP_FLOW};
 use super::decision::{Decision, Policy, Protocol};
 use super::device::{self, Device, Tun};
 use super::dns::{Resolver, Transport};
@@ -28,6 +29,10 @@ use super::{EgressConfig, GATEWAY_V4, GATEWAY_V6, NAMESERVER, SANDBOX_V4, SANDBO
 const DNS_PORT: u16 = 53;
 /// Packets handled in a row before connections and timers get their turn.
 const TURN: usize = 64;
+/// Packets that are answered by a refusal, a second and in a row: more are dropped, as the kernel does with ICMP.
+const REFUSALS: (f64, f64) = (1000.0, 2000.0);
+/// How often the log tells that a sandbox has its share of the budget.
+const SHARE_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause after a connection could not be accepted, for lack of descriptors most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -59,6 +64,7 @@ impl Egress {
         names: Option<&Path>,
     ) -> io::Result<Self> {
         let Device { tun, listener_v4, listener_v6 } = device::set_up(netns)?;
+        let account = config.budget.account();
         let guard = Arc::new(Guard::new(config, policy, names));
         let resolver = Arc::new(Resolver::new(Arc::clone(&guard)));
         let server = Server {
@@ -70,6 +76,9 @@ impl Egress {
             guard: Arc::clone(&guard),
             tcp: tcp::Flows::default(),
             udp: udp::Flows::default(),
+            account,
+            refusals: Bucket::new(REFUSALS.0, REFUSALS.1),
+            share_told: None,
             tasks: JoinSet::new(),
             next_sweep: None,
         };
@@ -121,6 +130,14 @@ enum Ended {
     Question,
 }
 
+/// What ended a turn of handling packets.
+enum Drained {
+    /// No more wait.
+    Empty,
+    /// The turn is over, and more may wait.
+    Turn,
+}
+
 /// State that only the task touches. Dropping it ends all tasks it has started.
 struct Server {
     tun: Arc<Tun>,
@@ -131,6 +148,10 @@ struct Server {
     way: Arc<Way>,
     tcp: tcp::Flows,
     udp: udp::Flows,
+    account: Account,
+    refusals: Bucket,
+    /// When the log told last that the sandbox has its share.
+    share_told: Option<Instant>,
     tasks: JoinSet<Ended>,
     next_sweep: Option<Instant>,
 }
@@ -147,11 +168,15 @@ impl Server {
                         Ok(mut ready) => self.drain(&mut ready),
                         Err(error) => Err(error),
                     };
-                    if let Err(error) = done {
+                    match done {
+                        // A task that always has packets to handle would hold its worker for thousands of them.
+                        Ok(Drained::Turn) => tokio::task::yield_now().await,
+                        Ok(Drained::Empty) => {}
+                        Err(error) => {
                         // Root in the sandbox can remove the device; that ends its own network and nothing else.
                         tracing::warn!(%error, "the sandbox's network device is gone");
                         return;
-                    }
+                    }}
                 }
                 accepted = accept(&self.listener_v4, self.listener_v6.as_ref()) => match accepted {
                     Ok((stream, peer)) => self.pair(stream, peer),
@@ -161,6 +186,7 @@ impl Server {
                     }
                 },
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+                () = self.account.asked() => self.give_back(),
                 // The other end is in the guard, which lives as long as this.
                 Ok(()) = changes.changed() => {
                     let guard = &self.guard;
@@ -179,20 +205,23 @@ impl Server {
         }
     }
 
-    fn drain(&mut self, ready: &mut tokio::io::unix::AsyncFdReadyGuard<'_, std::os::fd::OwnedFd>) -> io::Result<()> {
+    fn drain(
+        &mut self,
+        ready: &mut tokio::io::unix::AsyncFdReadyGuard<'_, std::os::fd::OwnedFd>,
+    ) -> io::Result<Drained> {
         FRAME.with_borrow_mut(|frame| {
             for _ in 0..TURN {
                 match self.tun.receive(frame) {
                     Ok(length) => self.handle(&mut frame[..length]),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         ready.clear_ready();
-                        return Ok(());
+                        return Ok(Drained::Empty);
                     }
                     Err(error) => return Err(error),
                 }
             }
             ready.retain_ready();
-            Ok(())
+            Ok(Drained::Turn)
         })
     }
 
@@ -235,9 +264,13 @@ impl Server {
 
     fn open(&mut self, segment: &Segment, frame: &mut [u8]) {
         let target = segment.destination;
+        if !self.account.may_begin(Instant::now()) {
+            return; // The sandbox's kernel sends it again.
+        }
         if target == SocketAddr::from((NAMESERVER, DNS_PORT)) {
+            let Some(permit) = self.tcp_permit(segment) else { return };
             let state = State::Ready { target: Target::Resolver, since: Instant::now() };
-            match self.tcp.open(segment, |_, _| state) {
+            match self.tcp.open(segment, permit, |_, _| state) {
                 Some(port) => self.to_listener(frame, port, segment.source),
                 None => self.reset(segment),
             }
@@ -246,13 +279,67 @@ impl Server {
         if self.guard.judge(target, Protocol::Tcp).is_err() {
             return self.reset(segment);
         }
+        let Some(permit) = self.tcp_permit(segment) else { return };
         let (tasks, syn, way) = (&mut self.tasks, frame.to_vec(), Arc::clone(&self.way));
-        let opened = self.tcp.open(segment, |port, id| {
+        let opened = self.tcp.open(segment, permit, |port, id| {
             let task = tasks.spawn(async move { Ended::Dial { port, id, result: way.reach(target).await } });
             State::Dialling { syn, task }
         });
         if opened.is_none() {
             self.reset(segment);
+        }
+    }
+
+    /// What a flow to `target` holds of the budget. Idle UDP flows of the sandbox make room for a new one.
+    fn permit(&mut self, target: SocketAddr, protocol: Protocol) -> Result<Permit, Refused> {
+        let amount = if protocol == Protocol::Tcp { TCP_FLOW } else { UDP_FLOW };
+        let permit = self.account.take(amount).or_else(|refused| {
+            let closed = protocol == Protocol::Udp && self.udp.close_oldest();
+            if closed { self.account.take(amount) } else { Err(refused) }
+        });
+        if let Err(Refused::Share) = permit {
+            let reason = "this sandbox has its share of the server's descriptors and ports".to_owned();
+            self.guard.tell(Decision { reason, ..Decision::about(target, protocol) });
+            self.tell_of_share("refused a flow: the sandbox has its share of the server's descriptors and ports");
+        }
+        permit
+    }
+
+    /// As [`Server::permit`], having told the program of a refusal. One that is refused for now is not told: the sandbox's
+    /// kernel sends the segment again.
+    fn tcp_permit(&mut self, segment: &Segment) -> Option<Permit> {
+        match self.permit(segment.destination, Protocol::Tcp) {
+            Ok(permit) => Some(permit),
+            Err(Refused::Share) => {
+                self.reset(segment);
+                None
+            }
+            Err(Refused::ForNow) => None,
+        }
+    }
+
+    /// Closes what is above the sandbox's share, as far as a neighbour lacks it.
+    fn give_back(&mut self) {
+        loop {
+            let Amount { descriptors, ports } = self.account.excess();
+            let udp_first = ports > 0 || self.udp.holding() > self.tcp.holding();
+            let closed = match (descriptors, ports) {
+                (0, 0) => return,
+                _ if udp_first => self.udp.close_oldest(),
+                _ => self.tcp.close_oldest(),
+            };
+            if !closed {
+                return;
+            }
+            self.tell_of_share("closed idle flows: the sandbox had more than its share, and another needs it");
+        }
+    }
+
+    fn tell_of_share(&mut self, what: &str) {
+        let now = Instant::now();
+        if self.share_told.is_none_or(|told| now >= told + SHARE_INTERVAL) {
+            self.share_told = Some(now);
+            tracing::warn!("{what}");
         }
     }
 
@@ -320,18 +407,26 @@ impl Server {
         if let Some(flow) = self.udp.find((source, destination)) {
             return self.send(&Arc::clone(flow), destination, frame, payload);
         }
+        if !self.account.may_begin(Instant::now()) {
+            return;
+        }
         let leave = match self.guard.judge(destination, Protocol::Udp) {
             Ok(leave) => leave,
             // What goes to a group gets no answer, by the rules of ICMP.
             Err(Denied::NotAMachine) => return,
             Err(_) => return self.refuse(frame, Unreachable::Prohibited),
         };
+        let permit = match self.permit(destination, Protocol::Udp) {
+            Ok(permit) => permit,
+            Err(Refused::Share) => return self.refuse(frame, Unreachable::Prohibited),
+            Err(Refused::ForNow) => return,
+        };
         match udp::Flow::open((source, destination), leave) {
             Ok(flow) => {
                 self.send(&flow, destination, frame, payload);
                 let receiving = Arc::clone(&flow).receive(Arc::clone(&self.tun));
                 let task = self.tasks.spawn(async move { Ended::Udp(receiving.await) });
-                self.udp.insert(flow, task);
+                self.udp.insert(flow, task, permit);
             }
             Err(error) => {
                 tracing::debug!(target = %destination, %error, "a datagram cannot be sent");
@@ -340,7 +435,7 @@ impl Server {
         }
     }
 
-    fn send(&self, flow: &udp::Flow, target: SocketAddr, frame: &[u8], payload: std::ops::Range<usize>) {
+    fn send(&mut self, flow: &udp::Flow, target: SocketAddr, frame: &[u8], payload: std::ops::Range<usize>) {
         if flow.may_carry(&frame[payload.clone()]) {
             return flow.send(&frame[payload], &self.tun);
         }
@@ -351,6 +446,8 @@ impl Server {
 
     fn question(&mut self, client: SocketAddr, question: Vec<u8>) {
         let Some(place) = self.resolver.place() else { return };
+        // Clients ask again when no answer comes.
+        let Ok(permit) = self.account.take(UDP_FLOW) else { return };
         let (resolver, tun) = (Arc::clone(&self.resolver), Arc::clone(&self.tun));
         self.tasks.spawn(async move {
             if let Some(answer) = resolver.answer(&question, Transport::Udp).await {
@@ -360,7 +457,7 @@ impl Server {
                     tun.send(&buffer[frame]);
                 }
             }
-            drop(place);
+            drop((place, permit));
             Ended::Question
         });
     }
@@ -375,14 +472,20 @@ impl Server {
         self.tun.send(frame);
     }
 
-    fn reset(&self, segment: &Segment) {
+    fn reset(&mut self, segment: &Segment) {
+        if !self.refusals.take(Instant::now()) {
+            return;
+        }
         if let Some(frame) = packet::reset(segment) {
             self.tun.send(&frame);
         }
     }
 
     /// Tells the sender of a frame that it goes no further.
-    fn refuse(&self, frame: &[u8], why: Unreachable) {
+    fn refuse(&mut self, frame: &[u8], why: Unreachable) {
+        if !self.refusals.take(Instant::now()) {
+            return;
+        }
         let Some(original) = frame.get(VNET..) else { return };
         let from =
             if original.first().is_some_and(|first| first >> 4 == 4) { GATEWAY_V4.into() } else { GATEWAY_V6.into() };

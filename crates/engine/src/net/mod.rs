@@ -19,6 +19,7 @@
 //! rule names is not.
 
 mod answers;
+mod budget;
 mod decision;
 mod device;
 mod dns;
@@ -43,6 +44,7 @@ mod way;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+pub use budget::Budget;
 pub use decision::{Decision, Journal, Policy, Protocol, Secrets};
 pub use domain::{Domain, InvalidDomain};
 pub use egress::Egress;
@@ -65,7 +67,7 @@ const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x616e, 0x6462, 0x6172, 0, 0,
 /// The name server that `/etc/resolv.conf` inside a sandbox names. Answered by [`Egress`], over UDP and TCP.
 pub const NAMESERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 3);
 
-/// What sandboxes may reach besides public addresses, and who resolves names for them.
+/// What sandboxes may reach besides public addresses, who resolves names for them, and how much they may hold.
 #[derive(Debug, Clone, Default)]
 pub struct EgressConfig {
     /// Private ranges and those of neighbours that may be reached. Addresses of the host, loopback
@@ -77,4 +79,6 @@ pub struct EgressConfig {
     pub nameservers: Option<Vec<SocketAddr>>,
     /// Certificates for what is read on the way out; without, rules that set headers and proxies refuse everything.
     pub trust: Option<Arc<Trust>>,
+    /// What the flows of all sandboxes may hold together.
+    pub budget: Arc<Budget>,
 }

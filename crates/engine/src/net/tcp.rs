@@ -17,6 +17,7 @@ use rustix::net::sockopt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::AbortHandle;
 
+use super::budget::Permit;
 use super::packet::{Segment, Unreachable};
 use super::way::Reached;
 use super::{GATEWAY_V4, GATEWAY_V6};
@@ -51,6 +52,10 @@ pub(super) struct Flow {
     /// Sequence number of the first packet: another one with the same ends is another connection.
     first: u32,
     pub(super) state: State,
+    /// Given back as soon as the flow holds no connections.
+    permit: Option<Permit>,
+    /// When a packet of it passed last, by [`Flows::clock`].
+    used: u64,
 }
 
 impl Flow {
@@ -94,13 +99,20 @@ pub(super) struct Flows {
     next_id: FlowId,
     dialling: usize,
     ended: usize,
+    /// Counts the packets of flows.
+    clock: u64,
 }
 
 impl Flows {
     /// Decides about a segment from the sandbox to anywhere but the gateway.
     pub(super) fn outbound(&mut self, segment: &Segment, frame: usize) -> Outbound {
         let known = self.ports.get(&(segment.source, segment.destination)).copied();
-        let flow = known.and_then(|port| Some((port, self.flows.get(&port)?)));
+        self.clock += 1;
+        let flow = known.and_then(|port| {
+            let flow = self.flows.get_mut(&port)?;
+            flow.used = self.clock;
+            Some((port, &*flow))
+        });
         match flow {
             Some((port, flow)) if segment.flags.opens() => match flow.state {
                 // The answer to the first packet is still awaited, or was lost.
@@ -129,7 +141,7 @@ impl Flows {
     }
 
     fn admission(&self, frame: usize) -> Outbound {
-        if self.flows.len() - self.ended >= MOST_FLOWS {
+        if self.holding() >= MOST_FLOWS {
             Outbound::Reset
         } else if self.dialling >= MOST_DIALS || frame > LONGEST_SYN {
             Outbound::Ignore
@@ -138,8 +150,13 @@ impl Flows {
         }
     }
 
-    /// Makes a flow; `None` when no port is free.
-    pub(super) fn open(&mut self, segment: &Segment, state: impl FnOnce(u16, FlowId) -> State) -> Option<u16> {
+    /// Makes a flow that holds `permit`; `None` when no port is free.
+    pub(super) fn open(
+        &mut self,
+        segment: &Segment,
+        permit: Permit,
+        state: impl FnOnce(u16, FlowId) -> State,
+    ) -> Option<u16> {
         self.forget_closed(Instant::now());
         let port = (FIRST_PORT..=u16::MAX).find_map(|_| {
             self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT).max(FIRST_PORT);
@@ -149,7 +166,8 @@ impl Flows {
         let state = state(port, self.next_id);
         self.dialling += usize::from(matches!(state, State::Dialling { .. }));
         let (client, target) = (segment.source, segment.destination);
-        self.flows.insert(port, Flow { id: self.next_id, client, target, first: segment.sequence, state });
+        let (id, first, permit) = (self.next_id, segment.sequence, Some(permit));
+        self.flows.insert(port, Flow { id, client, target, first, state, permit, used: self.clock });
         self.ports.insert((client, target), port);
         Some(port)
     }
@@ -165,6 +183,7 @@ impl Flows {
         let old = std::mem::replace(&mut flow.state, state);
         self.dialling -= usize::from(matches!(old, State::Dialling { .. }));
         if matches!(flow.state, State::Closing) {
+            flow.permit = None;
             self.ended += 1;
             self.closing.push_back((Instant::now() + CLOSING, port, id));
         }
@@ -196,6 +215,23 @@ impl Flows {
             State::Ready { .. } => {}
         }
         Some(flow)
+    }
+
+    pub(super) fn holding(&self) -> usize {
+        self.flows.len() - self.ended
+    }
+
+    /// Closes the flow whose program has sent nothing for longest; says whether there was one. Its program sees the end
+    /// of the connection.
+    pub(super) fn close_oldest(&mut self) -> bool {
+        let holding = self.flows.iter().filter(|(_, flow)| flow.permit.is_some());
+        let oldest = holding.min_by_key(|(_, flow)| flow.used).map(|(port, flow)| (*port, flow.id));
+        let Some((port, id)) = oldest else { return false };
+        match self.advance(port, id, State::Closing) {
+            Some((State::Dialling { task, .. } | State::Relaying { task }, _)) => task.abort(),
+            Some((State::Ready { .. } | State::Closing, _)) | None => {}
+        }
+        true
     }
 
     /// Ends the flow that a task served which did not end by itself.

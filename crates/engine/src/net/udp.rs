@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 
+use super::budget::Permit;
 use super::device::Tun;
 use super::opening::is_quic;
 use super::packet::{self, MAX_FRAME, MAX_UDP_HEADERS, Unreachable};
@@ -44,30 +45,45 @@ pub(super) struct Flow {
 
 #[derive(Default)]
 pub(super) struct Flows {
-    flows: HashMap<Ends, (Arc<Flow>, AbortHandle)>,
+    flows: HashMap<Ends, Open>,
+}
+
+/// A flow, the task that serves it, and what it holds of the budget.
+struct Open {
+    flow: Arc<Flow>,
+    task: AbortHandle,
+    _permit: Permit,
 }
 
 impl Flows {
     pub(super) fn find(&self, ends: Ends) -> Option<&Arc<Flow>> {
-        self.flows.get(&ends).map(|(flow, _)| flow)
+        self.flows.get(&ends).map(|open| &open.flow)
     }
 
-    pub(super) fn insert(&mut self, flow: Arc<Flow>, task: AbortHandle) {
+    pub(super) fn insert(&mut self, flow: Arc<Flow>, task: AbortHandle, permit: Permit) {
         if self.flows.len() >= MOST_FLOWS {
-            let oldest = self.flows.values().min_by_key(|(flow, _)| flow.last_activity()).map(|(flow, _)| flow.ends);
-            if let Some((_, task)) = oldest.and_then(|ends| self.flows.remove(&ends)) {
-                task.abort();
-            }
+            self.close_oldest();
         }
-        self.flows.insert(flow.ends, (flow, task));
+        self.flows.insert(flow.ends, Open { flow, task, _permit: permit });
+    }
+
+    pub(super) fn holding(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Ends the flow unused for longest; says whether there was one.
+    pub(super) fn close_oldest(&mut self) -> bool {
+        let oldest = self.flows.values().min_by_key(|open| open.flow.last_activity()).map(|open| open.flow.ends);
+        let closed = oldest.and_then(|ends| self.flows.remove(&ends));
+        closed.inspect(|open| open.task.abort()).is_some()
     }
 
     /// Ends the flows whose target may no longer be reached by what it was reached by.
     pub(super) fn retain(&mut self, may: impl Fn(SocketAddr, Leave) -> bool) {
-        self.flows.retain(|(_, target), (flow, task)| {
-            let stays = may(*target, flow.leave);
+        self.flows.retain(|(_, target), open| {
+            let stays = may(*target, open.flow.leave);
             if !stays {
-                task.abort();
+                open.task.abort();
             }
             stays
         });

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
+mod budget;
 mod dns;
 mod headers;
 mod inward;

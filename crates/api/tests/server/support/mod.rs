@@ -120,6 +120,7 @@ impl Server {
             extensions,
             authority: Some(Arc::clone(&authority)),
             max_connections: MAX_CONNECTIONS,
+            max_connections_per_address: MAX_CONNECTIONS,
         };
         tokio::spawn(serve(listener, Arc::clone(&node), config, elsewhere, stop.clone()));
         Self { address, authority, engine, node, seen, stop, _directory: directory }

@@ -1,5 +1,8 @@
 //! The life of flows, packet by packet.
 
+use std::sync::Arc;
+
+use super::super::budget::{Budget, TCP_FLOW};
 use super::super::packet::{Content, parse};
 use super::*;
 
@@ -26,6 +29,10 @@ fn segment(client_port: u16, target_port: u16, flags: u8, sequence: u32) -> Segm
     }
 }
 
+fn permit() -> Permit {
+    Arc::new(Budget::new(64, 1)).account().take(TCP_FLOW).unwrap()
+}
+
 fn ready() -> State {
     State::Ready { target: Target::Resolver, since: Instant::now() }
 }
@@ -43,7 +50,7 @@ async fn a_repeated_first_packet_does_not_dial_again() {
     let mut flows = Flows::default();
     let syn = segment(40_000, 80, SYN, 7);
     assert_eq!(flows.outbound(&syn, FRAME), Outbound::Open);
-    let port = flows.open(&syn, |_, _| dialling()).unwrap();
+    let port = flows.open(&syn, permit(), |_, _| dialling()).unwrap();
     assert_eq!(flows.outbound(&syn, FRAME), Outbound::Ignore);
     let id = flows.by_port(port).unwrap().id;
     assert!(matches!(flows.advance(port, id, ready()), Some((State::Dialling { .. }, _))));
@@ -58,11 +65,11 @@ async fn a_repeated_first_packet_does_not_dial_again() {
 async fn the_same_ends_with_another_first_packet_are_another_connection() {
     for state in [dialling, ready, || State::Relaying { task: task() }] {
         let mut flows = Flows::default();
-        let old = flows.open(&segment(40_000, 80, SYN, 7), |_, _| state()).unwrap();
+        let old = flows.open(&segment(40_000, 80, SYN, 7), permit(), |_, _| state()).unwrap();
         let again = segment(40_000, 80, SYN, 1_000_000);
         assert_eq!(flows.outbound(&again, FRAME), Outbound::Open);
         assert!(flows.by_port(old).is_none());
-        let new = flows.open(&again, |_, _| ready()).unwrap();
+        let new = flows.open(&again, permit(), |_, _| ready()).unwrap();
         assert_ne!(old, new, "a port rests before it is used again");
     }
 }
@@ -71,7 +78,7 @@ async fn the_same_ends_with_another_first_packet_are_another_connection() {
 async fn an_unknown_connection_is_reset_and_one_given_up_is_forgotten() {
     let mut flows = Flows::default();
     assert_eq!(flows.outbound(&segment(40_000, 80, ACK, 7), FRAME), Outbound::Reset);
-    let port = flows.open(&segment(40_000, 80, SYN, 7), |_, _| ready()).unwrap();
+    let port = flows.open(&segment(40_000, 80, SYN, 7), permit(), |_, _| ready()).unwrap();
     assert_eq!(flows.outbound(&segment(40_000, 80, RST, 8), FRAME), Outbound::Ignore);
     assert!(flows.by_port(port).is_none());
 }
@@ -83,7 +90,7 @@ async fn connections_and_dials_are_limited() {
         let syn = segment(10_000 + number as u16, 80, SYN, 7);
         let admitted = flows.outbound(&syn, FRAME);
         if admitted == Outbound::Open {
-            flows.open(&syn, |_, _| state()).unwrap();
+            flows.open(&syn, permit(), |_, _| state()).unwrap();
         }
         admitted
     };
@@ -108,8 +115,8 @@ async fn connections_and_dials_are_limited() {
 async fn flows_that_ended_or_were_never_taken_are_forgotten_in_time() {
     let mut flows = Flows::default();
     assert_eq!(flows.sweep(Instant::now()), None, "nothing to wait for");
-    let untaken = flows.open(&segment(1, 80, SYN, 7), |_, _| ready()).unwrap();
-    let ended = flows.open(&segment(2, 80, SYN, 7), |_, _| State::Relaying { task: task() }).unwrap();
+    let untaken = flows.open(&segment(1, 80, SYN, 7), permit(), |_, _| ready()).unwrap();
+    let ended = flows.open(&segment(2, 80, SYN, 7), permit(), |_, _| State::Relaying { task: task() }).unwrap();
     flows.advance(ended, flows.by_port(ended).unwrap().id, State::Closing);
     let now = Instant::now();
     assert!(flows.sweep(now).is_some());
