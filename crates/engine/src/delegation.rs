@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use tracing::{info, warn};
 
-use crate::cgroup::{CgroupError, Controller, Hierarchy, Mounts};
+use crate::cgroup::{Ceiling, CgroupError, Controller, Hierarchy, Mounts};
 use crate::error::EngineError;
 use crate::group::Groups;
 use crate::processes::Register;
@@ -31,7 +31,9 @@ const LEAF: &str = "sandbar-server";
 pub(crate) fn groups(standing: Standing, identity: Identity, runtime: &Path) -> Result<Groups, EngineError> {
     let name = identity.to_string();
     if standing.is_root() {
-        return Ok(Groups::Cgroups(Hierarchy::open(&name)?));
+        let hierarchy = Hierarchy::open(&name)?;
+        limit_together(&hierarchy);
+        return Ok(Groups::Cgroups(hierarchy));
     }
     let note = runtime.join(NOTE);
     let noted = fs::read(&note).ok().and_then(|text| serde_json::from_slice::<Mounts>(&text).ok());
@@ -44,6 +46,7 @@ pub(crate) fn groups(standing: Standing, identity: Identity, runtime: &Path) -> 
             let text = serde_json::to_vec(&mounts).map_err(io::Error::from);
             let noted = text.and_then(|text| fs::create_dir_all(runtime).and_then(|()| fs::write(&note, text)));
             noted.map_err(EngineError::io(format!("write {}", note.display())))?;
+            limit_together(&hierarchy);
             info!(cgroups = mounts.describe(), "limits go through the cgroup that was delegated to this user");
             Ok(Groups::Cgroups(hierarchy))
         }
@@ -51,6 +54,23 @@ pub(crate) fn groups(standing: Standing, identity: Identity, runtime: &Path) -> 
             warn!(error = &error as &dyn std::error::Error, "the delegated cgroup cannot be used: {UNLIMITED}");
             Ok(Groups::Processes(Register::new(runtime.to_owned(), identity)))
         }
+    }
+}
+
+/// Limits all sandboxes together. Each has its own limits also where that fails.
+fn limit_together(hierarchy: &Hierarchy) {
+    let limited = Ceiling::of_this_machine()
+        .map_err(|error| error.to_string())
+        .and_then(|ceiling| hierarchy.limit_together(ceiling).map_err(|error| describe(&error)));
+    if let Err(error) = limited {
+        warn!(error, "sandboxes have limits of their own, but not all of those that hold for all of them together");
+    }
+}
+
+fn describe(error: &CgroupError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 

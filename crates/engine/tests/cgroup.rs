@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sandbar_engine::Limits;
-use sandbar_engine::cgroup::{Cgroup, CgroupError, Hierarchy, Mounts};
+use sandbar_engine::cgroup::{Ceiling, Cgroup, CgroupError, Hierarchy, Mounts};
 
 const LIMITS: Limits = Limits { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
 
@@ -252,6 +252,49 @@ fn names_cannot_leave_the_tree() {
         assert!(matches!(scene.hierarchy.create(name, &LIMITS), Err(CgroupError::InvalidName(_))), "{name:?}");
         assert!(scene.hierarchy.open_existing(name).is_none(), "{name:?}");
     }
+}
+
+#[test]
+fn all_groups_together_are_limited_also_while_they_run() {
+    on_every_machine(|scene| {
+        let [first, second] = ["first", "second"].map(|name| scene.hierarchy.create(name, &LIMITS).unwrap());
+        let adopted = Inside::run(&first, "sleep", &["1000"]);
+        let ceiling = Ceiling { memory: 1 << 30, pids: 8 };
+        scene.hierarchy.limit_together(ceiling).expect("running groups are limited");
+        scene.hierarchy.limit_together(ceiling).expect("and again, by the next server");
+        const FORK: &str = "import os, signal\nn = 0\ntry:\n  while n < 100:\n    if os.fork() == 0: signal.pause()\n    n += 1\n\
+                            except OSError as e: print(n, e.errno, flush=True)\nsignal.pause()";
+        let mut bomb = Inside::run(&second, "python3", &["-c", FORK]);
+        assert_eq!(bomb.line(), format!("6 {}", libc::EAGAIN), "with the other group's process there are eight");
+        second.kill_all().unwrap();
+        assert_eq!(first.pids().unwrap(), [adopted.child.id()], "what ran already is not touched");
+        let mut control =
+            Inside::run(&second, "python3", &["-c", "import os\nif os.fork() == 0: os._exit(0)\nprint(os.wait()[1])"]);
+        assert_eq!(control.line(), "0", "the control: below the limit processes are made");
+    });
+}
+
+#[test]
+fn v2_limits_of_all_are_written_and_never_below_what_is_used() {
+    let tree = FakeTree::new("cpu memory pids");
+    for (file, content) in
+        [("memory.max", "max\n"), ("memory.current", "8000\n"), ("pids.max", "max\n"), ("cpu.weight", "100\n")]
+    {
+        tree.put(&format!("server/{file}"), content);
+    }
+    let hierarchy = Hierarchy::with_mounts("server", &tree.mounts()).unwrap();
+    hierarchy.limit_together(Ceiling { memory: 100_000, pids: 70 }).unwrap();
+    let written = || ["memory.max", "pids.max", "cpu.weight"].map(|file| tree.get(&format!("server/{file}")));
+    assert_eq!(written(), ["100000", "70", "50"]);
+    hierarchy.limit_together(Ceiling { memory: 1000, pids: 70 }).unwrap();
+    assert_eq!(written()[0], "9000", "more than is used");
+    fs::remove_file(tree.path("server/cpu.weight")).unwrap();
+    assert!(hierarchy.limit_together(Ceiling { memory: 200_000, pids: 60 }).is_err(), "what is missing is told");
+    assert_eq!(written_but_weight(&tree), ["200000", "60"], "and the others are set");
+}
+
+fn written_but_weight(tree: &FakeTree) -> [String; 2] {
+    ["memory.max", "pids.max"].map(|file| tree.get(&format!("server/{file}")))
 }
 
 /// A directory with the files of a cgroup2 tree.

@@ -30,7 +30,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         let (Self::V1(path) | Self::V2(path)) = self;
         path
     }

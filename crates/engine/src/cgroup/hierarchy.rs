@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::ceiling::disks_are_weighed;
 use super::group::{Place, Places};
 use super::mounts::controllers_in;
 use super::{Cgroup, CgroupError, Controller, Mounts, files};
@@ -44,8 +45,16 @@ impl Hierarchy {
             let wanted = places.unified_controllers();
             hand_down(root, &wanted)?;
             hand_down(own, &wanted)?;
+            if mounts.unified_controllers().contains(&Controller::Io) && disks_are_weighed(root) {
+                // Without it disks are shared by the order of requests, as before.
+                let _ = hand_down(root, &[Controller::Io]).and_then(|()| hand_down(own, &[Controller::Io]));
+            }
         }
         Ok(Self { places })
+    }
+
+    pub(super) fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Makes the cgroup of sandbox `name` with its limits. One that is left over without processes is taken over.

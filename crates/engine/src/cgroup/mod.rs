@@ -4,6 +4,7 @@
 //! Invariant: every directory of a sandbox's cgroup holds the same processes. The controllers may live in different trees
 //! (v1) or in one (v2); freezing and killing go through the cgroup2 tree wherever one is mounted, even without controllers.
 
+mod ceiling;
 mod files;
 mod group;
 mod hierarchy;
@@ -11,6 +12,7 @@ mod mounts;
 
 use std::io;
 
+pub use ceiling::Ceiling;
 pub use group::{Cgroup, CgroupUsage};
 pub use hierarchy::Hierarchy;
 pub use mounts::{Controller, Mounts};

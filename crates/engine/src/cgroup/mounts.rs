@@ -18,10 +18,12 @@ pub enum Controller {
     Pids,
     /// v1 only; v2 freezes without a controller.
     Freezer,
+    /// v2 only: its counterpart in v1 does not know which group dirtied a page.
+    Io,
 }
 
 impl Controller {
-    const ALL: [Self; 5] = [Self::Memory, Self::Cpu, Self::Cpuacct, Self::Pids, Self::Freezer];
+    const ALL: [Self; 6] = [Self::Memory, Self::Cpu, Self::Cpuacct, Self::Pids, Self::Freezer, Self::Io];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -30,6 +32,7 @@ impl Controller {
             Self::Cpuacct => "cpuacct",
             Self::Pids => "pids",
             Self::Freezer => "freezer",
+            Self::Io => "io",
         }
     }
 }

@@ -58,6 +58,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Check> {
         required("seccomp", seccomp(facts)),
         required("network", network(facts)),
         disk(facts),
+        optional("descriptors", descriptors(facts)),
         optional("programs", programs(facts)),
         optional("tls-roots", tls_roots(facts)),
     ]);
@@ -259,6 +260,21 @@ fn disk(facts: &Facts) -> Check {
     )
 }
 
+/// What a thousand sandboxes need, which is the default limit of their number: sixteen each.
+const ENOUGH_DESCRIPTORS: u64 = 16_000;
+
+fn descriptors(facts: &Facts) -> Verdict {
+    let found = format!("the server can have {}", facts.descriptors);
+    if facts.descriptors >= ENOUGH_DESCRIPTORS {
+        return Ok(found);
+    }
+    problem(
+        format!("{found}, enough for {} sandboxes", facts.descriptors / 16),
+        "raise the hard limit: LimitNOFILE=1048576 for a service, `ulimit -Hn 1048576` in root's shell; or lower \
+         sandboxes.max_sandboxes",
+    )
+}
+
 fn programs(facts: &Facts) -> Verdict {
     if facts.missing_programs.is_empty() {
         return Ok(programs::names().collect::<Vec<_>>().join(" "));
@@ -327,6 +343,8 @@ mod tests {
             }),
             cgroups: Ok("v2".into()),
             freezer: Ok("cgroup2".into()),
+            together: Ok("limited".into()),
+            descriptors: 1 << 20,
             has_tun_node: true,
             data: "/data".into(),
             disk: Ok(Forecast { kind: PoolKind::LoopBtrfs, shortcoming: None, free: 50 * GIB, reserve: GIB }),
@@ -367,7 +385,7 @@ mod tests {
         let names: Vec<_> = report.checks.iter().map(|check| check.name).collect();
         assert_eq!(
             names.join(" "),
-            "kernel privileges user-namespaces overlay cgroups freezer seccomp network disk programs tls-roots"
+            "kernel privileges user-namespaces overlay cgroups freezer seccomp network disk descriptors programs tls-roots"
         );
     }
 
@@ -475,6 +493,18 @@ mod tests {
         let full = |facts: &mut Facts| facts.disk.as_mut().expect("the disk is known").free = GIB / 2;
         check(full, "disk", "more than 1 GiB free where /data is", Isolation::None);
         check(|facts| facts.disk = Err("no such device".into()), "disk", "--data DIR", Isolation::None);
+    }
+
+    #[test]
+    fn few_descriptors_are_named_and_limits_of_all_that_fail_turn_their_layer_off() {
+        check(|facts| facts.descriptors = 4096, "descriptors", "LimitNOFILE", Isolation::Full);
+        let layer = |facts: &Facts| {
+            let layers = report(facts).layers;
+            layers.into_iter().find(|layer| layer.name == "limits of all sandboxes").expect("it is always told of")
+        };
+        assert!(layer(&good()).on);
+        let without = Facts { together: Err("no delegated cgroup".into()), ..good() };
+        assert!(!layer(&without).on && layer(&without).found.contains("delegated"));
     }
 
     #[test]

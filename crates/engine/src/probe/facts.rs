@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use launcher::trial::Trial;
 use launcher::users::Ids;
+use rustix::process::{Resource, getrlimit};
 
 use super::programs::{self, Missing};
 use super::trial;
 use crate::Limits;
-use crate::cgroup::{CgroupError, Hierarchy, Mounts};
+use crate::cgroup::{Ceiling, CgroupError, Hierarchy, Mounts};
 use crate::delegation;
 use crate::pool::{Forecast, forecast};
 use crate::standing::Standing;
@@ -37,6 +38,10 @@ pub(super) struct Facts {
     pub(super) trial: Result<Trial, String>,
     pub(super) cgroups: Result<String, Problem>,
     pub(super) freezer: Result<String, Problem>,
+    /// What limits all sandboxes together, or why nothing does.
+    pub(super) together: Result<String, String>,
+    /// Most descriptors that a server can have.
+    pub(super) descriptors: u64,
     pub(super) has_tun_node: bool,
     pub(super) data: PathBuf,
     pub(super) disk: Result<Forecast, String>,
@@ -52,18 +57,22 @@ impl Facts {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let standing = Standing::of_this_process();
         let (cgroups, freezer) = if standing.is_root() { try_cgroups() } else { look_for_delegated() };
+        let together = if standing.is_root() { try_ceiling() } else { foresee_ceiling(cgroups.is_ok()) };
+        let capabilities = effective_capabilities(&status);
         let trial = trial::run().map_err(|error| error.to_string());
         Self {
             release: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             is_root: rustix::process::geteuid().is_root(),
             rootless: rootless(standing, trial.as_ref().ok()),
-            capabilities: effective_capabilities(&status),
+            capabilities,
             max_user_namespaces: fs::read_to_string("/proc/sys/user/max_user_namespaces")
                 .ok()
                 .and_then(|text| text.trim().parse().ok()),
             trial,
             cgroups,
             freezer,
+            together,
+            descriptors: descriptors(capabilities),
             has_tun_node: Path::new("/dev/net/tun").exists(),
             data: data.to_owned(),
             disk: forecast(data).map_err(|error| error.to_string()),
@@ -90,6 +99,35 @@ fn look_for_delegated() -> (Result<String, Problem>, Result<String, Problem>) {
     let lacks = || Problem { found: delegation::UNLIMITED.to_owned(), fix: delegation::DELEGATE.to_owned() };
     let freezer = if mounts.is_some() { "the delegated cgroup" } else { "signals (SIGSTOP, SIGCONT)" };
     (cgroups.ok_or_else(lacks), Ok(freezer.to_owned()))
+}
+
+/// Sets the limits of all sandboxes on a group without any.
+fn try_ceiling() -> Result<String, String> {
+    let ceiling = Ceiling::of_this_machine().map_err(|error| error.to_string())?;
+    let name = format!("sandbar-probe-all-{}", std::process::id());
+    let hierarchy = Hierarchy::open(&name).map_err(|error| cgroup_problem(&error).found)?;
+    let limited = hierarchy.limit_together(ceiling).map_err(|error| cgroup_problem(&error).found);
+    hierarchy.remove_root_if_empty();
+    limited.map(|()| describe_ceiling(ceiling))
+}
+
+fn foresee_ceiling(delegated: bool) -> Result<String, String> {
+    if !delegated {
+        return Err(delegation::UNLIMITED.to_owned());
+    }
+    Ceiling::of_this_machine().map(describe_ceiling).map_err(|error| error.to_string())
+}
+
+fn describe_ceiling(Ceiling { memory, pids }: Ceiling) -> String {
+    format!("all sandboxes together have at most {pids} processes and {} MiB of memory", memory >> 20)
+}
+
+/// The hard limit, or the kernel's where this process may raise the hard one.
+fn descriptors(capabilities: u64) -> u64 {
+    const SYS_RESOURCE: u32 = 24;
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let most = fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    if capabilities & (1 << SYS_RESOURCE) == 0 { hard } else { most.unwrap_or(hard) }
 }
 
 fn effective_capabilities(status: &str) -> u64 {

@@ -37,6 +37,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Layer> {
         pseudo_files(),
         guest_memory(),
         core_dumps(&facts.core_pattern),
+        limits_of_all(facts),
+        flow_budget(),
     ]
 }
 
@@ -100,6 +102,19 @@ fn core_dumps(pattern: &str) -> Layer {
         _ => (true, "off".to_owned()),
     };
     Layer { name: "core dumps", on, found }
+}
+
+fn limits_of_all(facts: &Facts) -> Layer {
+    let (on, found) = match &facts.together {
+        Ok(limits) => (true, limits.clone()),
+        Err(why) => (false, why.clone()),
+    };
+    Layer { name: "limits of all sandboxes", on, found }
+}
+
+fn flow_budget() -> Layer {
+    let found = "connections of all sandboxes share the server's descriptors and the host's ports, each by its share";
+    Layer { name: "budget of flows", on: true, found: found.to_owned() }
 }
 
 #[cfg(test)]
