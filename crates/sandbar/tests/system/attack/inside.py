@@ -101,7 +101,7 @@ def sockets():
     for what, family in FAMILIES.items():
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
             attempt("socket", f"{what} type {kind}", lambda: socket.socket(family, kind, 0).close())
-    for protocol in ("NETFILTER", 12), ("XFRM", 6), ("CRYPTO", 21), ("SELINUX", 7), ("RDMA", 20):
+    for protocol in ("NETFILTER", 12), ("XFRM", 6), ("CRYPTO", 21), ("AUDIT", 9), ("SELINUX", 7), ("RDMA", 20):
         attempt("socket", "netlink " + protocol[0], lambda: socket.socket(16, socket.SOCK_RAW, protocol[1]).close())
 
 

@@ -45,6 +45,11 @@ impl Server {
         Self::by(Program::of_user(user), arguments, "022")
     }
 
+    /// Starts a server that listens on every address of this machine.
+    pub(crate) fn everywhere(arguments: &[&str]) -> Self {
+        Self::by(Program { listen: Some("0.0.0.0:0"), ..Program::default() }, arguments, "022")
+    }
+
     /// The same in cgroups that were delegated to the user.
     pub(crate) fn of_user_in(cgroups: &[PathBuf], user: User, arguments: &[&str]) -> Self {
         let program = Program { cgroups: cgroups.to_owned(), ..Program::of_user(user) };
@@ -193,13 +198,15 @@ struct Program {
     /// Open in every process that is started: where the program lies, an ordinary user may not be able to go.
     opened: Option<File>,
     cgroups: Vec<PathBuf>,
+    /// Where the server listens; absent: a port of loopback.
+    listen: Option<&'static str>,
 }
 
 impl Program {
     fn of_user(user: User) -> Self {
         let opened = File::open(PROGRAM).expect("it was built");
         rustix::io::fcntl_setfd(&opened, rustix::io::FdFlags::empty()).expect("it is open");
-        Self { user: Some(user), opened: Some(opened), cgroups: Vec::new() }
+        Self { user: Some(user), opened: Some(opened), ..Self::default() }
     }
 
     fn path(&self) -> PathBuf {
@@ -219,6 +226,9 @@ impl Program {
     fn launch(&self, data: &Path, arguments: &[String], umask: &str) -> Running {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let launch = Launch { program: &self.path(), data, arguments: &arguments, umask, user: self.user };
-        Running::launch_in(&self.cgroups, launch)
+        match self.listen {
+            Some(listen) => Running::launch_at(listen, launch),
+            None => Running::launch_in(&self.cgroups, launch),
+        }
     }
 }
