@@ -285,7 +285,7 @@ fn v2_limits_of_all_are_written_and_never_below_what_is_used() {
     let hierarchy = Hierarchy::with_mounts("server", &tree.mounts()).unwrap();
     hierarchy.limit_together(Ceiling { memory: 100_000, pids: 70 }).unwrap();
     let written = || ["memory.max", "pids.max", "cpu.weight"].map(|file| tree.get(&format!("server/{file}")));
-    assert_eq!(written(), ["100000", "70", "50"]);
+    assert_eq!(written(), ["100000", "70", "80"]);
     hierarchy.limit_together(Ceiling { memory: 1000, pids: 70 }).unwrap();
     assert_eq!(written()[0], "9000", "more than is used");
     fs::remove_file(tree.path("server/cpu.weight")).unwrap();

@@ -13,10 +13,10 @@ const MIB: u64 = 1 << 20;
 const MEMORY_RESERVE: (u64, u64) = (512 * MIB, 4096 * MIB);
 /// Process numbers that stay for the host: an eighth of them, at least this many, and never more than half.
 const PIDS_RESERVE: u64 = 1024;
-/// Half of what other groups have by default, among them the server's.
-const CPU_WEIGHT: &str = "50";
-const CPU_SHARES: &str = "512";
-const IO_WEIGHT: &str = "50";
+/// Below what other groups have by default, among them the server's: 100 and 1024.
+const CPU_WEIGHT: &str = "80";
+const CPU_SHARES: &str = "819";
+const IO_WEIGHT: &str = "80";
 
 /// Limits of the group in which all sandboxes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
