@@ -4,6 +4,7 @@ mod clients;
 mod commands;
 mod density;
 mod egress;
+mod fairness;
 mod pause;
 mod rotation;
 mod snapshots;
@@ -142,6 +143,7 @@ const STEPS: &[(&str, Step)] = &[
     ("transfer", transfer::transfer),
     ("egress", egress::egress),
     ("pause", pause::pause),
+    ("fairness", fairness::fairness),
     ("clients", clients::clients),
     ("tools", tools::tools),
     ("snapshots", snapshots::snapshots),
