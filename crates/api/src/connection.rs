@@ -31,12 +31,19 @@ pub(crate) struct ConnectionState {
     reads: AtomicU64,
     /// Bytes that may be read before the head that is awaited must be complete; no limit where none is awaited.
     head_left: AtomicUsize,
+    /// The head that was awaited has used up what it may have.
+    head_too_large: AtomicBool,
     reset: AtomicBool,
 }
 
 impl Default for ConnectionState {
     fn default() -> Self {
-        Self { reads: AtomicU64::new(0), head_left: AtomicUsize::new(usize::MAX), reset: AtomicBool::new(false) }
+        Self {
+            reads: AtomicU64::new(0),
+            head_left: AtomicUsize::new(usize::MAX),
+            head_too_large: AtomicBool::new(false),
+            reset: AtomicBool::new(false),
+        }
     }
 }
 
@@ -46,10 +53,6 @@ impl ConnectionState {
     /// still runs.
     pub(crate) fn reset_when_closed(&self) {
         self.reset.store(true, Ordering::Relaxed);
-    }
-
-    fn head_is_too_large(&self) -> bool {
-        self.head_left.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -72,7 +75,7 @@ impl ClientStream {
 
 impl Drop for ClientStream {
     fn drop(&mut self) {
-        if let (true, Either::Left(stream)) = (self.state.head_is_too_large(), &self.io) {
+        if let (true, Either::Left(stream)) = (self.state.head_too_large.load(Ordering::Relaxed), &self.io) {
             // To be polite; what the client still sends may keep it from reading this.
             let _ = stream.try_write(HEAD_TOO_LARGE);
         }
@@ -164,7 +167,8 @@ impl Future for HeadDeadline {
 
     /// hyper polls this after every read that did not complete the head.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.timer.state.head_is_too_large() {
+        if self.timer.state.head_left.load(Ordering::Relaxed) == 0 {
+            self.timer.state.head_too_large.store(true, Ordering::Relaxed);
             return Poll::Ready(());
         }
         let reads = self.timer.state.reads.load(Ordering::Relaxed);
@@ -181,10 +185,8 @@ impl Sleep for HeadDeadline {}
 
 impl Drop for HeadDeadline {
     fn drop(&mut self) {
-        // A head that is too large stays so: the stream is dropped next.
-        if !self.timer.state.head_is_too_large() {
-            self.timer.state.head_left.store(usize::MAX, Ordering::Relaxed);
-        }
+        // Also where nothing is left: a complete head may have come with the beginning of its body.
+        self.timer.state.head_left.store(usize::MAX, Ordering::Relaxed);
     }
 }
 

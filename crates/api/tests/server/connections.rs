@@ -80,6 +80,27 @@ async fn heads_are_bounded_in_size_also_on_a_kept_connection() {
     }
 }
 
+/// The first read may have the head and exactly as much of the body as a head may have in all.
+#[tokio::test]
+async fn a_body_that_comes_with_its_head_is_read() {
+    let server = Server::start().await;
+    let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
+    let body = format!("{}{{}}", " ".repeat(200_000));
+    let head = format!(
+        "POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {KEY}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    for _ in 0..2 {
+        stream.write_all(format!("{head}{body}").as_bytes()).await.expect("it is read");
+        let mut answer = [0; 12];
+        let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await;
+        read.expect("the server reads the body").expect("an answer");
+        assert!(answer.starts_with(b"HTTP/1.1 "), "{answer:?}");
+        stream = TcpStream::connect(server.address).await.expect("the server listens");
+        ask(&mut stream).await.expect("an answer");
+    }
+}
+
 #[tokio::test]
 async fn connections_beyond_the_limit_are_closed_and_others_served() {
     let server = Server::start().await;

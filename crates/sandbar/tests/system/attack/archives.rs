@@ -65,8 +65,8 @@ impl Studio {
     }
 
     /// Builds a page, and gives the job.
-    fn build(&self) -> String {
-        let body = json!({ "name": "page", "goal": "Make a page.", "model": "scripted:page" });
+    fn build(&self, name: &str) -> String {
+        let body = json!({ "name": name, "goal": "Make a page.", "model": "scripted:page.json" });
         let begun = self.send("POST", "/api/generation", &body.to_string());
         assert_eq!(begun.status, 202, "{}", begun.text());
         let job = begun.json()["job_id"].as_str().expect("an id").to_owned();
@@ -126,7 +126,7 @@ impl Studio {
 #[test]
 fn snapshots_of_hostile_sandboxes_cost_the_server_little_memory() {
     let studio = Studio::start();
-    let job = studio.build();
+    let job = studio.build("hostile");
     let sandbox = studio.wake(&job);
 
     // More names than a snapshot may have: refused, and the sandbox goes on.
@@ -169,7 +169,7 @@ fn snapshots_of_hostile_sandboxes_cost_the_server_little_memory() {
     assert_eq!(studio.snapshots(&job), saved);
 
     // Another workspace of the same server is saved as ever.
-    let other = studio.build();
+    let other = studio.build("honest");
     studio.wake(&other);
     assert_eq!(studio.put_to_sleep(&other).status, 200);
     assert!(studio.snapshots(&other) > 0);
