@@ -98,8 +98,13 @@ impl ConnectionTrait for Database {
         self.writer.execute_unprepared(sql).await.map_err(|error| self.judge(error))
     }
 
+    /// A change with RETURNING is read to its end: SQLite commits there, and sqlx drops the error of
+    /// a commit that fails after the first row.
     async fn query_one_raw(&self, statement: Statement) -> Result<Option<QueryResult>, DbErr> {
-        self.route(&statement.sql)?.query_one_raw(statement).await.map_err(|error| self.judge(error))
+        if is_query(&statement.sql) {
+            return self.readers.query_one_raw(statement).await.map_err(|error| self.judge(error));
+        }
+        Ok(self.query_all_raw(statement).await?.into_iter().next())
     }
 
     async fn query_all_raw(&self, statement: Statement) -> Result<Vec<QueryResult>, DbErr> {

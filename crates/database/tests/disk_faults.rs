@@ -84,7 +84,13 @@ impl Subject {
         self.next += 1;
         let insert =
             format!("INSERT INTO noted SELECT {number}, value, randomblob({BLOB_BYTES}) FROM json_each('[1,2,3]')");
-        self.database.execute_unprepared(&insert).await?;
+        if number.is_multiple_of(2) {
+            self.database.execute_unprepared(&insert).await?;
+        } else {
+            // SQLite commits such a statement after its last row.
+            let returning = Statement::from_string(DbBackend::Sqlite, format!("{insert} RETURNING number"));
+            self.database.query_one_raw(returning).await?;
+        }
         self.acknowledged.insert(number);
         Ok(())
     }

@@ -182,6 +182,9 @@ fn full_host_disk_stops_a_run_that_can_be_resumed() {
     let ended = run.wait_with_output().expect("it ends");
     let said = text(&ended.stderr);
     assert!(!ended.status.success() && said.contains("full"), "{said}");
+    let refused = program(&server, "workspace").run(&["create", "other"]);
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("full") && !said.contains("another process"), "{said}");
 
     small.free();
     let told = program(&server, "runs").must(&["resume", &id, "--json-events"]);

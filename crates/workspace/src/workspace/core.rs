@@ -233,7 +233,11 @@ impl Core {
             return Err(Unavailable::Closed(self.name.clone()));
         }
         if !self.holding.holds().await {
-            return Err(Unavailable::LeaseLost(self.name.clone()));
+            let workspace = self.name.clone();
+            return Err(match self.holding.refusal() {
+                Some(reason) => Unavailable::LeaseNotRenewed { workspace, reason },
+                None => Unavailable::LeaseLost(workspace),
+            });
         }
         Ok(())
     }

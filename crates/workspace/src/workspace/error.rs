@@ -22,6 +22,11 @@ pub enum Unavailable {
     /// Another process acts on it. Try again: once that one has done, this one takes it again.
     #[error("the lease of workspace {0} was lost to another process, which still has it; try again when it has done")]
     LeaseLost(WorkspaceName),
+    /// The records refused to renew the lease until it ran out. Remove the cause, then try again.
+    #[error(
+        "the lease of workspace {workspace} ran out, since the records could not renew it: {reason}; try again once that is put right"
+    )]
+    LeaseNotRenewed { workspace: WorkspaceName, reason: String },
     #[error("workspace {0} was closed in this process")]
     Closed(WorkspaceName),
     /// Create it again, with the same name and set-up: that goes on from the step that failed.
@@ -61,6 +66,7 @@ impl Unavailable {
     pub fn code(&self) -> &'static str {
         match self {
             Self::LeaseLost(_) => "lease_lost",
+            Self::LeaseNotRenewed { .. } => "lease_not_renewed",
             Self::Closed(_) => "closed",
             Self::NotSetUp(_) => "not_set_up",
             Self::Stopped(_) => "stopped",

@@ -21,6 +21,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
+use crate::chain::chain;
 use crate::clock::{Clock, later};
 use crate::house::{House, SeenLease};
 use crate::name::WorkspaceName;
@@ -47,6 +48,8 @@ struct State {
     /// When it was written, by both clocks.
     written: Moment,
     lost: bool,
+    /// Why the last renewal failed, as the records said.
+    refusal: Option<String>,
 }
 
 /// A moment by the wall clock and by the steady one.
@@ -101,6 +104,13 @@ impl Holding {
         self.state.borrow().lost
     }
 
+    /// Why the records refused the last renewal; [`None`] when it succeeded or another process has
+    /// the lease.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let state = self.state.borrow();
+        if state.lost { None } else { state.refusal.clone() }
+    }
+
     fn has_run_out(&self) -> bool {
         let (Settings { clock, lease, .. }, state) = (&self.house.settings, self.state.borrow());
         let now = Moment::now(clock);
@@ -141,13 +151,18 @@ impl Holding {
             Ok(lease) => self.state.send_modify(|state| {
                 state.lease = lease;
                 state.written = written;
+                state.refusal = None;
             }),
             Err(LeaseError::Lost(name)) => {
                 warn!(workspace = %name, "the lease was lost to another process");
                 self.lose();
             }
             // Until it runs out there is time to try again.
-            Err(error) => warn!(%error, "the lease was not renewed"),
+            Err(error) => {
+                let reason = chain(&error);
+                warn!(error = %reason, "the lease was not renewed");
+                self.state.send_modify(|state| state.refusal = Some(reason));
+            }
         }
     }
 
@@ -168,7 +183,7 @@ impl House {
         loop {
             let written = Moment::now(&settings.clock);
             match records.take_lease(name, owner, written.wall, settings.lease).await {
-                Ok(lease) => return Ok(State { lease, written, lost: false }),
+                Ok(lease) => return Ok(State { lease, written, lost: false, refusal: None }),
                 Err(LeaseError::Held { workspace, owner, fence, until }) => {
                     let held = Lease { workspace, owner, fence, until };
                     if let Some(why) = self.is_void(&held) {
