@@ -18,7 +18,7 @@ const ABUSES: [&str; 5] = [
     "exec /usr/bin/python3 -c \"import socket\nwhile True:\n  s = socket.socket(); s.setblocking(False)\n  try: s.connect(('10.213.99.9', 9))\n  except OSError: pass\n  s.close()\"",
 ];
 /// The sixth: what it prints is streamed to a client.
-const LOGS: &str = "yes 'a line of a log that nobody needs' | head -c 20000000";
+const LOGS: &str = "yes 'a line of a log' | head -c 20000000";
 
 pub(crate) fn fairness(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let mut neighbour = Sandbox::create(server, server.connect()?)?;

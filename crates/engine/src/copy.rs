@@ -1,4 +1,4 @@
-//! Copies of a sandbox's files, made while nobody writes to them, and what copies mean for limits.
+//! Copies of a sandbox's files, made while no process writes to them, and what copies mean for limits.
 
 use std::io;
 

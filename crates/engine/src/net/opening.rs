@@ -38,7 +38,7 @@ fn after_empty_lines(bytes: &[u8]) -> &[u8] {
 }
 
 /// Whether a datagram opens a QUIC connection, whose name cannot be read: its first packet has a
-/// long header, and fills at least this much so that nobody is used to amplify traffic. The bit
+/// long header, and fills at least this much, against amplification. The bit
 /// beside that of the long header says nothing: servers may ignore it (RFC 9287).
 pub(super) fn is_quic(datagram: &[u8]) -> bool {
     const LEAST: usize = 1200;

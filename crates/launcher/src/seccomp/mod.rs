@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// What the kernel has allowed, with or without conditions, ever since somebody looked: numbers of this architecture, with their names.
+    /// What the filter allows, with or without conditions, as last reviewed: numbers of this architecture, with their names.
     /// A change of the list changes this file too, by hand.
     #[cfg(target_arch = "x86_64")]
     #[test]

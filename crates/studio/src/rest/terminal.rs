@@ -75,7 +75,7 @@ pub(super) async fn open(
         // Also while the browser takes no output: dropping the terminal ends its shell.
         let _ = revoked.run_until_cancelled(join(&mut socket, terminal, stop)).await;
         let code = if revoked.is_cancelled() { SIGNED_OUT } else { None };
-        // It may be gone already; then there is nobody to say goodbye to.
+        // The connection may be closed already; then the close frame is not sent.
         let _ = timeout(CLOSE_TIMEOUT, socket.send(Message::Close(code))).await;
     }))
 }

@@ -94,7 +94,7 @@ pub(super) async fn build(
         warn!(error = %chain(&error), "the claim ends by itself");
     }
     if let Some(reason) = reason {
-        warn!(reason, ?rest, "the job is left for whoever comes next");
+        warn!(reason, ?rest, "the job is left to the next worker");
     }
 }
 

@@ -198,7 +198,7 @@ async fn refused(database: Option<String>) {
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert_eq!(user.get("/api/dashboard").await["jobs"], json!([]));
     eventually_async("it was tried", PATIENCE, || async {
-        studio.log().contains("the job is left for whoever comes next").then_some(())
+        studio.log().contains("the job is left to the next worker").then_some(())
     })
     .await;
     let tried = record().await;

@@ -228,6 +228,6 @@ mod tests {
         }
         let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
         assert!(found(&hex) && found(&hex.to_uppercase()));
-        assert!(!found("p\"ss w\u{f6}rd") && !found(&encode("another value of nobody")));
+        assert!(!found("p\"ss w\u{f6}rd") && !found(&encode("another value of no variable")));
     }
 }

@@ -200,7 +200,7 @@ fn free(path: &Path) -> u64 {
     disk.f_bavail * disk.f_frsize
 }
 
-/// Measured while the archive comes: nobody knows before how long it will be.
+/// Measured while the archive comes: its length is not known before.
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_faults_of_a_filling_directory_leave_a_reserve() {
     let server = Server::shared(&[]);

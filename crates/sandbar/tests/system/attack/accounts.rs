@@ -62,7 +62,7 @@ fn a_planted_cookie_takes_no_session_over() {
     for place in ["Domain=sandbox.test; Path=/api;", "Domain=sandbox.test; Path=/;", "SameSite=Strict; Path=/;"] {
         assert!(removed.iter().any(|cookie| cookie.contains(place)), "{place} in {removed:#?}");
     }
-    // Over https a cookie without the prefix is nobody's, and one beside ours changes nothing.
+    // Over https a cookie without the prefix is ignored, and one beside ours changes nothing.
     let https = ("X-Forwarded-Proto", "https");
     assert_eq!(me(&planted, &[https]).status, 401);
     let secure = sign_in(&server, &token(&server), &[https]);

@@ -180,7 +180,7 @@ async fn a_new_token_ends_every_session_and_a_revoked_token_opens_none() {
         assert!(lab.studio.records().sessions(&user.id).await.expect("read").is_empty());
         let form = [("content-type", "application/x-www-form-urlencoded")];
         lab.raw("POST /login", &form, &format!("token={}", ada.token)).await.is(401);
-        // Whoever was believed a moment ago is believed for 2 s.
+        // A credential that was found valid is valid for 2 s without a look at the records.
         let mut refused = false;
         for _ in 0..60 {
             refused = lab.raw("GET /api/me", &[("cookie", cookie.as_str())], "").await.status == 401;
