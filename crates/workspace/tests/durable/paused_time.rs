@@ -114,7 +114,8 @@ async fn it_is_extended_once_and_late_and_work_asks_nobody() {
     }
     assert_eq!(kept.extensions(), [0; 0], "there is time");
     let looks = kept.count("GET /sandboxes/*");
-    assert!((50..=60).contains(&looks), "one look a minute, whoever works: {looks}");
+    // Beside it, each attempt at the save of every ten minutes asks for the disk's size, twice each: the fake takes none.
+    assert!((50..=72).contains(&looks), "one look a minute, none per call: {looks}");
     tokio::time::sleep(3 * MINUTE).await;
     let extensions = kept.extensions();
     assert_eq!(extensions.len(), 1, "{extensions:?}");

@@ -183,7 +183,7 @@ async fn a_server_that_does_not_answer_is_an_error_with_its_log() {
     let short = Patience { ready: Duration::from_secs(2), ..PATIENCE };
     let failed = start_within(&sandbox, &dumb, Start::Plain, short).await.expect_err("it never answers");
     assert!(matches!(&failed, DevServerError::NotReady { port: 8000, .. }), "{failed:?}");
-    assert!(failed.to_string().ends_with("within 2s:\ncompiling"), "{failed}");
+    assert!(failed.to_string().ends_with("within 2s and was left running:\ncompiling"), "{failed}");
 
     // The next one takes its place.
     let dead = DevServer::new("echo cannot find module >&2; exit 9", 8000);
